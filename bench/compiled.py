@@ -1,7 +1,7 @@
 """``python bench/compiled.py [--rounds N]``: one step with --compile in a job, also with what the run folder keeps.
 
 ResNet-18 on small images, on one CPU. The caches of torch are empty each time, as on a node that has just been given to
-a job; the run folder of the second holds what an attempt before has compiled (slipway.compiled).
+a job; the run folder of the second holds what an attempt before has compiled (slipway.checkpoint.compile_cache).
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 if TYPE_CHECKING:
-    from trainer.data import Splits
+    from trainer.data.sets import Splits
 
 Turn = Callable[[], None]
 """Is called as a step begins."""
@@ -81,7 +81,7 @@ def session(turn: Turn, folder: str) -> None:
 
 
 class Images:
-    """The batches as the trainer's data set (trainer.data.Dataset): images of 4 by 4 pixels, of one class."""
+    """The batches as the trainer's data set (trainer.data.sets.Dataset): images of 4 by 4 pixels, of one class."""
 
     turn: Turn = staticmethod(lambda: None)
     shape, classes, draws, in_memory = (1, 4, 4), ("only",), 0, True
@@ -110,7 +110,7 @@ class Images:
 
 def images(_config: object) -> Splits:
     """Return the trainer's data (``--dataset contenders:images``)."""
-    from trainer.data import Splits  # noqa: PLC0415
+    from trainer.data.sets import Splits  # noqa: PLC0415
 
     return Splits(Images(1 << 20), Images(8))
 

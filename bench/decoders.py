@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from trainer.config import DataConfig
-from trainer.data import open_data
+from trainer.config.settings import DataConfig
+from trainer.data.sets import open_data
 
 EDGE = 96
 DECODERS = ("pil", "simplejpeg")

@@ -148,7 +148,7 @@ def spdl(place: Path) -> Pass:
 
 def box(width: int, height: int) -> tuple[int, int, int, int]:
     """Return left, upper, width and height of a random part, as the trainer draws it."""
-    from trainer.data.imagefolder import random_box
+    from trainer.data.sets.imagefolder import random_box
 
     left, upper, right, lower = map(
         int, random_box(width, height, np.array([random.random() for _ in range(5)], dtype=np.float32))
@@ -166,8 +166,8 @@ def batches(place: Path, read: Callable[[bytes], Pixels]) -> Iterator[list[Pixel
 
 def fetcher(data: Path, decoder: str) -> tuple[Callable[[Sequence[int]], int], int]:
     """Return a function that fetches samples as the trainer does, and returns their number; and how many there are."""
-    from trainer.config import DataConfig
-    from trainer.data import open_data
+    from trainer.config.settings import DataConfig
+    from trainer.data.sets import open_data
 
     config = DataConfig(
         dataset="imagefolder",

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainer.config import ModelConfig, Settings, TrainConfig
-from trainer.memory import StageMemory, memory_of
-from trainer.models import initial_model
+from trainer.config.settings import ModelConfig, Settings, TrainConfig
+from trainer.model import initial_model
+from trainer.training.memory import StageMemory, memory_of
 
 SHAPE, CLASSES, BATCH = (3, 224, 224), 1000, 64
 CUTS = {

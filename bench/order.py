@@ -20,8 +20,8 @@ from pathlib import Path
 import torch
 from comparison import Comparison, Cost, Measure, compare_all, show
 
-from slipway.world import World
-from trainer.config import Config
+from slipway.base.environment import World
+from trainer.config.settings import Config
 from trainer.data.base import Draws, Fetched, Ids
 from trainer.data.feed import Feed
 from trainer.data.order import KEYED, TABLES

@@ -14,15 +14,15 @@ from typing import Literal
 
 import torch
 
-from slipway.communicator import Alone
-from trainer.auto import by_hardware, multiplies_bf16
-from trainer.config import ModelConfig, Settings, TrainConfig
+from slipway.dist.communicator import Alone
+from trainer.config.settings import ModelConfig, Settings, TrainConfig
 from trainer.data.loader import Batch
 from trainer.data.sampler import MicroBatch
-from trainer.learner import Learner
-from trainer.models import Shape, initial_model
-from trainer.normalise import normalisation
-from trainer.strategies.single import SingleStrategy
+from trainer.model import Shape, initial_model
+from trainer.model.normalise import normalisation
+from trainer.parallel.single import SingleStrategy
+from trainer.training.auto import by_hardware, multiplies_bf16
+from trainer.training.learner import Learner
 
 Way = tuple[Literal["none", "bf16"], Literal["NCHW", "NHWC"]]
 """--amp, and whether --channels-last."""

@@ -57,7 +57,7 @@ class Cut(NamedTuple):
 
 
 class OnePass:
-    """A micro-batch, and what is done with it around the model (trainer.split.pipeline.Passes)."""
+    """A micro-batch, and what is done with it around the model (trainer.parallel.stages.pipeline.Passes)."""
 
     def __init__(self, shape: Sequence[int], classes: int) -> None:
         """Draw images of ``shape`` [n, c, h, w] and labels."""
@@ -99,9 +99,9 @@ def main() -> int:
 
 def compare(arch: str, *, shape: Sequence[int], count: int, rounds: int, seed: int) -> bool:
     """Measure a model and print what was found; return whether all bounds are kept."""
-    from trainer.split.balance import balance  # noqa: PLC0415 -- from this checkout, see below
-    from trainer.split.profile import profile  # noqa: PLC0415
-    from trainer.torchvision_on_cpu import import_torchvision  # noqa: PLC0415
+    from trainer.model.torchvision_on_cpu import import_torchvision  # noqa: PLC0415
+    from trainer.parallel.stages.balance import balance  # noqa: PLC0415 -- from this checkout, see below
+    from trainer.parallel.stages.profile import profile  # noqa: PLC0415
 
     torch.manual_seed(seed)
     model: nn.Module = import_torchvision().models.get_model(arch)
@@ -158,8 +158,8 @@ def measure(
     model: nn.Module, names: Sequence[str], *, shape: Sequence[int], rounds: int, seed: int
 ) -> list[tuple[float, float]]:
     """Return the seconds of the slowest of two stages, by clock and by share, for the cut before each of ``names``."""
-    from trainer.split.pipeline import Pipeline  # noqa: PLC0415
-    from trainer.split.timeline import Timeline  # noqa: PLC0415
+    from trainer.parallel.stages.pipeline import Pipeline  # noqa: PLC0415
+    from trainer.parallel.stages.timeline import Timeline  # noqa: PLC0415
 
     devices = [CPU, CPU]
     pipelines = [Pipeline(model, [name], devices) for name in names]

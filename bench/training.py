@@ -36,15 +36,15 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler
 from torchvision import datasets, transforms
 from torchvision.transforms import functional as TF
 
-from slipway.environment import read_environment
-from slipway.position import Position
-from trainer.auto import multiplies_bf16, settle
-from trainer.cli import parse
+from slipway.base.environment import read_environment
+from slipway.checkpoint.header import Position
+from trainer.build import build_parts
+from trainer.config.cli import parse
 from trainer.data.loader import by_step
-from trainer.models import initial_model
-from trainer.models.small import MnistCNN
-from trainer.parts import build_parts
-from trainer.strategies import connect
+from trainer.model import initial_model
+from trainer.model.small import MnistCNN
+from trainer.parallel.strategy import connect
+from trainer.training.auto import multiplies_bf16, settle
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "tests"))
 from mnist_files import write_mnist  # type: ignore[import-not-found]

@@ -30,9 +30,9 @@ from typing import NoReturn
 
 PRELOADED = (
     "torch._dynamo",  # which an optimiser's first step imports
-    "trainer.rank",
-    "trainer.strategies.ddp",
-    "trainer.strategies.single",
+    "trainer.launch.rank",
+    "trainer.parallel.ddp",
+    "trainer.parallel.single",
     "trainer.results",
     "slipway.session",
 )
@@ -166,7 +166,7 @@ def become(request: dict) -> NoReturn:
             os.dup2(file.fileno(), number)
     if "PYTHONUNBUFFERED" in os.environ:
         sys.stdout.reconfigure(write_through=True)
-    from slipway.seeding import seed_generators  # noqa: PLC0415 -- with torch
+    from slipway.rng.seeding import seed_generators  # noqa: PLC0415 -- with torch
 
     seed_generators(secrets.randbits(63))  # a fork has the state of its parent
     run_program(request["words"])

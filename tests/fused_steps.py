@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
-from trainer.fused_sgd import FusedSGD
+from trainer.optim.fused_sgd import FusedSGD
 
 STEPS = 5
 SKIPPED = {"none": (), "1": (1,), "2": (2,), "1 and 2": (1, 2), "3": (3,)}

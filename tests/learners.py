@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from slipway.communicator import Communicator
-from trainer.auto import PLAIN, settled
-from trainer.config import Settings
-from trainer.learner import Learner
-from trainer.models import Shape, initial_model
-from trainer.normalise import normalisation
-from trainer.strategies.single import SingleStrategy
+from slipway.dist.communicator import Communicator
+from trainer.config.settings import Settings
+from trainer.model import Shape, initial_model
+from trainer.model.normalise import normalisation
+from trainer.parallel.single import SingleStrategy
+from trainer.training.auto import PLAIN, settled
+from trainer.training.learner import Learner
 
 
 def new_learner(

@@ -26,7 +26,6 @@ torch.set_num_threads(1)  # a fork has no thread pool, and would wait for one
 
 import torchvision  # noqa: E402, F401 -- each fork has it then
 
-from trainer import report as _report  # noqa: E402, F401
 from trainer.__main__ import main as run_trainer  # noqa: E402
 
 LIMIT = 60

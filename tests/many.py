@@ -12,11 +12,11 @@ import os
 import sys
 from pathlib import Path
 
-from slipway.environment import read_environment
-from slipway.stop import Reason, StopRequest
-from trainer.cli import parse
-from trainer.run import run
-from trainer.strategies import connect
+from slipway.base.environment import read_environment
+from slipway.base.stop import Reason, StopRequest
+from trainer.config.cli import parse
+from trainer.parallel.strategy import connect
+from trainer.train import run
 
 MARK = "many: training "
 """Before the output of each training."""
@@ -34,7 +34,7 @@ def main(trainings: list[list[str]], backend_name: str) -> None:
         assert run(config, comm, strategy, StopRequest(), environment) == Reason.NONE
     comm.close()
     sys.stdout.flush()
-    os._exit(0)  # as trainer.rank does, and for its reasons
+    os._exit(0)  # as trainer.launch.rank does, and for its reasons
 
 
 if __name__ == "__main__":

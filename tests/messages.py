@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from slipway.errors import SlipwayError
+from slipway.base.errors import SlipwayError
 
 MESSAGE = re.compile(r"(?m)\b(error|warning)\[([a-z0-9-]+)\]: (.*)$")
 

@@ -8,8 +8,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from slipway.communicator import Alone, Communicator
-from slipway.world import World
+from slipway.base.environment import World
+from slipway.dist.communicator import Alone, Communicator
 
 T = TypeVar("T")
 CPU = torch.device("cpu")

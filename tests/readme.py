@@ -157,7 +157,7 @@ ELSEWHERE = {
         "containers/allreduce.py",
     ),
     "horovodrun --check-build": ("containers/smoke.sh", "horovodrun --check-build"),
-    "python -m trainer.preflight": ("tests/image/test_registry.py", '"trainer.preflight"'),
+    "python -m trainer.launch.preflight": ("tests/image/test_registry.py", '"trainer.launch.preflight"'),
     # docs/guide.md, docs/sweeps.md
     "torchrun --nnodes 2 --node-rank 0 --nproc-per-node 1 --master-addr 10.0.0.1 --master-port 29500 "
     "-m trainer configs/digits.toml --backend ddp": (

@@ -4,7 +4,7 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
-from trainer.report.cli import main
+from slipway.report.cli import main
 
 VOID = {"meta", "link", "img", "br", "path", "circle", "rect"}
 ALLOWED = {"href": re.compile(r"#[\w-]+|data:,"), "src": re.compile(r"data:image/png;base64,[\w+/=]+")}

@@ -1,16 +1,15 @@
 """A saver of checkpoints for tests."""
 
 from ranks import CPU
+from slipway.base.environment import read_environment
 from slipway.checkpoint import components
+from slipway.checkpoint.compile_cache import CompiledCode
 from slipway.checkpoint.folder import read_checkpoint
-from slipway.checkpoint.header import Header
+from slipway.checkpoint.header import Header, Position
 from slipway.checkpoint.saver import Saver
 from slipway.checkpoint.store import CheckpointStore
-from slipway.communicator import Alone
-from slipway.compiled import CompiledCode
-from slipway.environment import read_environment
-from slipway.position import Position
-from slipway.state import component
+from slipway.dist.communicator import Alone
+from slipway.state.named_objects import component
 
 
 def saving_into(store):

@@ -355,7 +355,7 @@ preflight() {
     if [ -n "$SLIPWAY_SCRIPT" ]; then
         check=(sh "$lib/preflight.sh" "$SLIPWAY_DEVICE" "${bind_paths[@]}" ${data:+"$data"})
     else
-        check=(python3 -m trainer.preflight "${trainer_arguments[@]}")
+        check=(python3 -m trainer.launch.preflight "${trainer_arguments[@]}")
     fi
     [ -z "${TRAINER_MEETING:-}" ] || check=(python3 "$lib/try_head.py" "${check[@]}")
     step_on_each_node 0 "${container[@]}" "${check[@]}" ||

@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 from typing import List, Optional
 
+from jobgen.batch.study.options import add_study
+from jobgen.batch.sweep.options import add_sweep
 from jobgen.errors import JobgenError, note, printable, warn
-from jobgen.studies.options import add_study
-from jobgen.sweeps.options import add_sweep
-from slipway.errors import message_of
-from slipway.layout import VERSION
-from slipway.parser import Parser
+from slipway.base.contract import VERSION
+from slipway.base.errors import message_of
+from slipway.base.parser import Parser
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -148,7 +148,7 @@ def _where(settings: str) -> argparse.ArgumentParser:
 
 
 def _render(arguments: argparse.Namespace) -> int:
-    from jobgen.scripts import job_of, script_of  # noqa: PLC0415 -- `--help` needs none of it
+    from jobgen.render.scripts import job_of, script_of  # noqa: PLC0415 -- `--help` needs none of it
 
     chosen = {"output": arguments.output, "standalone": arguments.standalone}
     script = script_of(job_of(arguments.spec, arguments.site, arguments.settings, **chosen), **chosen)
@@ -160,7 +160,7 @@ def _render(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from jobgen.scripts import stale_scripts  # noqa: PLC0415
+    from jobgen.render.scripts import stale_scripts  # noqa: PLC0415
 
     found = stale_scripts(arguments.scripts, parse=parser().parse_args)
     for script in found:
@@ -172,7 +172,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _submit(arguments: argparse.Namespace) -> int:
-    from jobgen.submit import submit  # noqa: PLC0415
+    from jobgen.jobs.submit import submit  # noqa: PLC0415
 
     return submit(
         arguments.spec,
@@ -185,7 +185,7 @@ def _submit(arguments: argparse.Namespace) -> int:
 
 
 def _shell(arguments: argparse.Namespace) -> int:
-    from jobgen.interactive import open_shell  # noqa: PLC0415
+    from jobgen.jobs.interactive import open_shell  # noqa: PLC0415
 
     return open_shell(
         arguments.site, arguments.settings, arguments.arguments, umask=arguments.umask, dry_run=arguments.dry_run
@@ -193,19 +193,19 @@ def _shell(arguments: argparse.Namespace) -> int:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    from jobgen.follow import status  # noqa: PLC0415
+    from jobgen.follow.follow import status  # noqa: PLC0415
 
     return status(arguments.target, as_json=arguments.json)
 
 
 def _logs(arguments: argparse.Namespace) -> int:
-    from jobgen.follow import logs  # noqa: PLC0415
+    from jobgen.follow.follow import logs  # noqa: PLC0415
 
     return logs(arguments.target, follow=arguments.follow)
 
 
 def _cancel(arguments: argparse.Namespace) -> int:
-    from jobgen.follow import cancel  # noqa: PLC0415
+    from jobgen.follow.follow import cancel  # noqa: PLC0415
 
     return cancel(arguments.target)
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from slipway.errors import SlipwayError, labelled
+from slipway.base.errors import SlipwayError, labelled
 
 
 class JobgenError(SlipwayError):
@@ -34,5 +34,5 @@ def note(text: str) -> None:
 
 
 def warn(slug: str, text: str) -> None:
-    """Print one line of warning to standard error; ``slug`` as in ``slipway.slugs``."""
+    """Print one line of warning to standard error; ``slug`` as in ``slipway.base.slugs``."""
     note(labelled("warning", slug, text))

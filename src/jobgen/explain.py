@@ -8,7 +8,7 @@ import textwrap
 from typing import Optional
 
 from jobgen.errors import UsageError, nearest
-from slipway.slugs import SLUGS
+from slipway.base.slugs import SLUGS
 
 MOST = 12
 """Slugs that are named for a word, at most."""

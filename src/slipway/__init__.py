@@ -11,20 +11,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from slipway.errors import SessionError as SessionError
-    from slipway.packed import PackedImages as PackedImages
-    from slipway.peeking import peek as peek
-    from slipway.run import Stopped as Stopped
-    from slipway.sampler import Sampler as Sampler
+    from slipway.base.errors import SessionError as SessionError
+    from slipway.data.packed import PackedImages as PackedImages
+    from slipway.data.sampler import Sampler as Sampler
+    from slipway.run.run import Stopped as Stopped
+    from slipway.script.peeking import peek as peek
     from slipway.session import Session as Session
 
 HOME = {
-    "PackedImages": "packed",
-    "Sampler": "sampler",
+    "PackedImages": "data.packed",
+    "Sampler": "data.sampler",
     "Session": "session",
-    "SessionError": "errors",
-    "Stopped": "run",
-    "peek": "peeking",
+    "SessionError": "base.errors",
+    "Stopped": "run.run",
+    "peek": "script.peeking",
 }
 """The modules of the public names, most of which load torch."""
 

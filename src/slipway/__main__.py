@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import List, Optional
 
-from slipway.errors import SlipwayError, code_of, message_of
-from slipway.layout import VERSION
-from slipway.parser import Parser
+from slipway.base.contract import VERSION
+from slipway.base.errors import SlipwayError, code_of, message_of
+from slipway.base.parser import Parser
 
 OLDEST_PYTHON = (3, 11)
 SUFFIXES = (".pt", ".pth", ".safetensors")
@@ -61,7 +61,7 @@ def _export(arguments: argparse.Namespace) -> int:
         )
     if sys.version_info < OLDEST_PYTHON:
         raise SlipwayError("old-python", f"this is Python {sys.version.split()[0]}: {GET_ONE}")
-    from slipway.export import export  # noqa: PLC0415 -- loads torch
+    from slipway.checkpoint.export import export  # noqa: PLC0415 -- loads torch
 
     what = export(arguments.run, arguments.target, best=arguments.best, model=arguments.model)
     print(f"{arguments.target}: {what}")

@@ -12,25 +12,24 @@ from typing import Any, Self, TypeVar, overload
 
 from torch import Tensor
 
-from slipway.arguments import as_number, require_iterable, whole_number
-from slipway.best import load_best
+from slipway.base.errors import SessionError
+from slipway.capture.data_parallel import without_trace
+from slipway.capture.weights import load_best, named_weights
 from slipway.checkpoint.header import Metric
-from slipway.communicator.adopt import require_joined
-from slipway.errors import SessionError
-from slipway.identity import as_seed
-from slipway.loops import Batches, open_loops
-from slipway.notices import announce
-from slipway.opening import open_run
-from slipway.peeking import require_as_peeked
-from slipway.run import Policy, Run, Stopped
-from slipway.script import Script
-from slipway.seeding import Purpose
-from slipway.state import components_of, named_objects
-from slipway.unsaved import require_saved_parameters
-from slipway.warm_up import without_trace
-from slipway.weights import named_weights
-from slipway.window import require_free_names
-from slipway.wrappers import unwrap
+from slipway.checks.unsaved import require_saved_parameters
+from slipway.dist.adopt import require_joined
+from slipway.rng.seeding import Purpose
+from slipway.run.identity import as_seed
+from slipway.run.run import Policy, Run, Stopped
+from slipway.script.adapter import Script
+from slipway.script.arguments import as_number, require_iterable, whole_number
+from slipway.script.loops import Batches, open_loops
+from slipway.script.notices import announce
+from slipway.script.opening import open_run
+from slipway.script.peeking import require_as_peeked
+from slipway.script.window import require_free_names
+from slipway.state.named_objects import components_of, named_objects
+from slipway.state.wrappers import unwrap
 
 T = TypeVar("T")
 

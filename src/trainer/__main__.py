@@ -1,6 +1,6 @@
 """``python -m trainer CONFIG.toml [flags]``: find this rank's place in the world, train, say how it ended.
 
-Or, with the name of a command for the first word, do that instead (``trainer.commands``).
+Or, with the name of a command for the first word, do that instead (``trainer.config.commands``).
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import signal
 import sys
 from functools import partial
 
-from slipway.cause import leave_cause
-from slipway.layout import EXIT_CONFIG
-from slipway.stop import StopRequest
-from trainer.exits import REMEDY, exit_code_of
+from slipway.base.cause import leave_cause
+from slipway.base.contract import EXIT_CONFIG
+from slipway.base.stop import StopRequest
+from trainer.launch.exits import REMEDY, exit_code_of
 
 OLDEST_PYTHON = (3, 11)
 
@@ -35,7 +35,7 @@ def main() -> int:
 
 def _command_or_training(argv: list[str], request: StopRequest) -> int:
     """Do what ``argv`` asks for, and return the exit code."""
-    from trainer.commands import find_command  # noqa: PLC0415 -- exit_code_of says what is missing
+    from trainer.config.commands import find_command  # noqa: PLC0415 -- exit_code_of says what is missing
 
     if command := find_command(argv):
         request.close()  # a command saves nothing: a signal ends it at once
@@ -48,8 +48,8 @@ def _command_or_training(argv: list[str], request: StopRequest) -> int:
 
 
 def _train(argv: list[str], request: StopRequest) -> int:
-    from slipway.environment import Launcher, read_environment  # noqa: PLC0415
-    from trainer.cli import parse  # noqa: PLC0415
+    from slipway.base.environment import Launcher, read_environment  # noqa: PLC0415
+    from trainer.config.cli import parse  # noqa: PLC0415
 
     settings = parse(argv)
     environment = read_environment(os.environ)
@@ -58,10 +58,10 @@ def _train(argv: list[str], request: StopRequest) -> int:
     if environment.launcher is Launcher.TORCHRUN:
         request.follow_launcher()
     if settings.launch.nproc_per_node:
-        from trainer.spawn import spawn, train  # noqa: PLC0415 -- needs no torch
+        from trainer.launch.spawn import spawn, train  # noqa: PLC0415 -- needs no torch
 
         return spawn(train, settings, request, environment)
-    from trainer.rank import run_rank  # noqa: PLC0415
+    from trainer.launch.rank import run_rank  # noqa: PLC0415
 
     return run_rank(settings, request, environment)
 

@@ -193,7 +193,7 @@ def test_only_who_has_the_key_gets_in(client, config, cluster, folder):
     addresses = [address, address.replace("tls", "tcp")]
     said = cluster.run(sys.executable, str(script), *addresses).splitlines()
     assert [line.partition(":")[0] for line in said] == ["refused"] * 4, said
-    for node, *words in (("head", "trainer.dask nodes"), ("node1", "dask_worker")):
+    for node, *words in (("head", "trainer.launch.dask nodes"), ("node1", "dask_worker")):
         pid = one.pids(node, *words)[-1]
         rows = cluster.control("on", node, "ss", "--listening", "--tcp", "--numeric", "--processes").splitlines()
         mine = [row.split()[3].rsplit(":", 1) for row in rows if f"pid={pid}," in row]
@@ -227,7 +227,7 @@ def test_a_client_that_is_killed_leaves_nothing(client, config, nothing_is_left,
 
 def kill(client, what):
     if what == "its Dask":
-        client.kill("head", "trainer.dask nodes")
+        client.kill("head", "trainer.launch.dask nodes")
         client.process.wait(120)
     else:
         client.signal("KILL", group=what == "the process group")

@@ -5,8 +5,8 @@ import shutil
 import pytest
 
 from clusters import JOBGEN
-from jobgen.load import load
-from jobgen.model import Site
+from jobgen.model.job import Site
+from jobgen.resolve.load import load
 
 TOOLS = ("id", "ip", "bash", "unshare")
 """Programs that are asked besides the scheduler's."""

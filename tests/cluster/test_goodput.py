@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clusters import rendered, until
-from slipway.goodput import EVALUATED, LOST, SAVED, STARTED, TRAINED, WAITED, describe, read_goodput, sums_of
+from slipway.base.goodput import EVALUATED, LOST, SAVED, STARTED, TRAINED, WAITED, describe, read_goodput, sums_of
 
 PROGRAM = Path(__file__).parent / "foreign" / "slow_steps.py"
 SETTINGS = {"SLIPWAY_SCRIPT": str(PROGRAM), "SLIPWAY_MAX_RESTARTS": "5", "SLIPWAY_RANKS_PER_NODE": "1"}

@@ -22,9 +22,8 @@ from pathlib import Path
 import torch
 
 from slipway.checkpoint.folder import Checkpoint
-from slipway.checkpoint.header import Header, Metric
+from slipway.checkpoint.header import Header, Metric, Position
 from slipway.checkpoint.store import CheckpointStore, find_checkpoint
-from slipway.position import Position
 
 torch.set_num_threads(1)  # a fork has no thread pool, and would wait for one
 

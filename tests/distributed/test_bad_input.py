@@ -3,7 +3,7 @@
 import pytest
 
 from messages import assert_error, slugs
-from slipway.slugs import SLUGS
+from slipway.base.slugs import SLUGS
 from support import TRAINER, launch_words, output_of, verdict
 
 TINY = ["--synthetic-shape", "1", "4", "4"]

@@ -11,7 +11,7 @@ from support import DIGITS, ROOT, launch_words, output_of, started
 SHARDS = """
 import os
 from pathlib import Path
-from trainer.data.digits import digits
+from trainer.data.sets.digits import digits
 
 def data(config):
     Path(__file__).with_name(f"shard{os.environ['RANK']}").read_bytes()

@@ -19,7 +19,7 @@ from support import output_of, train
 SCRIPT = """
 import sys
 from trainer.__main__ import main
-from trainer.torchvision_on_cpu import import_torchvision
+from trainer.model.torchvision_on_cpu import import_torchvision
 for name, value in {replaced}.items():
     setattr(import_torchvision().datasets.MNIST, name, value)
 sys.exit(main())

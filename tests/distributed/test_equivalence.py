@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 
 from support import ROOT, train, train_many, weights
-from trainer.config import DataConfig
-from trainer.data import open_data
+from trainer.config.settings import DataConfig
 from trainer.data.order import TABLES, epoch_of
-from trainer.models.small import MLP
+from trainer.data.sets import open_data
+from trainer.model.small import MLP
 
 WORLDS = [("forked", 1), ("torchrun", 2), ("forked", 3), ("forked", 4), ("horovodrun", 2), ("mpirun", 2)]
 LIMITS = {"float32": 1e-6, "float64": 1e-12}

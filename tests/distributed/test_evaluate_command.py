@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from messages import assert_error
-from slipway.slugs import SLUGS
+from slipway.base.slugs import SLUGS
 from support import INSIDE, TRAINER, last_step, launch_words, output_of, status, train, training, unshared
 
 FLAGS = ["--epochs", "2", "--val-fraction", "0.2031", "--val-batch-size", "50", "--no-figures"]

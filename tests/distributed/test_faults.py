@@ -372,7 +372,7 @@ import os
 
 import torch
 
-from trainer.models.small import MLP
+from trainer.model.small import MLP
 
 
 def flips(shape, classes):

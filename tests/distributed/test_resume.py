@@ -50,8 +50,8 @@ def test_killed_twice_and_resumed_is_bitwise_the_uninterrupted_run(launcher, ran
 
 KEYED_ORDER = """
 import runpy
-import slipway.permutation
-slipway.permutation.LARGE = 100
+import slipway.rng.permutation
+slipway.rng.permutation.LARGE = 100
 runpy.run_module("trainer", run_name="__main__", alter_sys=True)
 """
 """Runs a trainer that takes the digits for a large data set: it draws their order by another version."""

@@ -124,7 +124,7 @@ def test_a_disk_that_is_full_for_a_while_loses_checkpoints_and_no_record(tmp_pat
 KEEPS_A_POOL = """
 from concurrent.futures import ThreadPoolExecutor
 
-from trainer.data.digits import digits
+from trainer.data.sets.digits import digits
 
 POOL = ThreadPoolExecutor(1)
 

@@ -10,7 +10,7 @@ import pytest
 
 from messages import assert_names, slugs
 from session_runs import SCRIPTS, content, finish, saved_step, words
-from slipway.slugs import SLUGS
+from slipway.base.slugs import SLUGS
 from support import launch_words, output_of, started, status, verdict
 
 EPOCH = 400

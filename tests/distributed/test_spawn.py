@@ -14,7 +14,7 @@ THREAD = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,
 SLOW = """
 import os, time
 from trainer.data.base import InMemoryDataset
-from trainer.data.digits import digits
+from trainer.data.sets.digits import digits
 
 class Slow(InMemoryDataset):
     def fetch(self, ids, draws):

@@ -14,11 +14,11 @@ import pytest
 
 from jobgen.cli import main, parser
 from jobgen.errors import JobgenError
-from jobgen.header import origin_of
-from jobgen.render import render, render_shell
+from jobgen.render.header import origin_of
+from jobgen.render.script import render, render_shell
+from jobgen.render.scripts import job_of, stale_scripts
+from jobgen.render.template import fill
 from jobgen.schedulers import scheduler_names, scheduler_of
-from jobgen.scripts import job_of, stale_scripts
-from jobgen.template import fill
 from messages import refused
 
 ROOT = Path(__file__).resolve().parents[2]

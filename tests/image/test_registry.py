@@ -201,6 +201,6 @@ def test_a_published_image_of_plain_torch(registry, apptainer, machine, base, tr
     launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2"]
     script = registry.run(*inside, *launch, "containers/allreduce.py", tree=tree)
     assert re.search(r"\b2 ranks\b", script.stdout), script.stderr
-    ours = registry.run(*inside, "python3", "-m", "trainer.preflight", tree=tree)
+    ours = registry.run(*inside, "python3", "-m", "trainer.launch.preflight", tree=tree)
     assert ours.returncode == 78
     assert_error(ours.stderr, "missing-package", "/venv/bin/python3", "numpy", "tqdm")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from messages import assert_error
-from slipway.layout import SETTINGS, SWITCH
+from slipway.base.contract import SETTINGS, SWITCH
 from stubs import ROOT
 
 LIB = ROOT / "jobscripts" / "lib"

@@ -281,7 +281,7 @@ def make_project(folder: Path, spool: Path) -> Project:
 def payload_of(ended: Ended) -> list[str]:
     """Return the words of the innermost process that trains: torchrun, or Python."""
     trains = [words for words in ended.calls if words[0] in {"torchrun", "python3"} and "--output-dir" in words]
-    return next(words for words in trains if "trainer.preflight" not in words)
+    return next(words for words in trains if "trainer.launch.preflight" not in words)
 
 
 def option_of(ended: Ended, name: str) -> str:
@@ -293,7 +293,7 @@ def option_of(ended: Ended, name: str) -> str:
 def launches_of(ended: Ended) -> list[list[str]]:
     """Return the outermost words of each launch of the trainer."""
     starts = [words for words in ended.calls if words[0] in {"srun", "mpirun", "ssh", "apptainer", "torchrun"}]
-    return [words for words in starts if "--output-dir" in words and "trainer.preflight" not in words]
+    return [words for words in starts if "--output-dir" in words and "trainer.launch.preflight" not in words]
 
 
 def changed_library(project: Project, name: str, old: str, new: str) -> Path:

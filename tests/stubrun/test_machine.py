@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from messages import assert_names, slugs
-from slipway.gpu import Gpus
+from slipway.base.gpu import Gpus
 from stubs import DONE, SCRIPTS, changed_library
 
 DRIVERS = {470: "11040", 535: "12020", 580: "13000"}
@@ -90,7 +90,7 @@ def test_settings_win_and_more_ranks_than_gpus_are_refused(project, libcuda, gpu
     assert plan_of(ended) == plan, ended
     if plan[0] == 78:
         assert "SLIPWAY_DEVICE=cpu" in "".join(ended.notes[-2:])
-        assert not any("trainer.preflight" in words for words in ended.calls)
+        assert not any("trainer.launch.preflight" in words for words in ended.calls)
         assert list((project.folder / "disk").iterdir()) == []
 
 

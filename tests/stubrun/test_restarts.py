@@ -125,7 +125,7 @@ def test_a_step_before_the_launch_that_is_killed_is_run_once_more(run, signals, 
     kill = f'signal=$(head -n 1 "{left}"); sed -i 1d "{left}"; [ -z "$signal" ] || kill -"$signal" $$; '
     ended = run(
         STUB_ON_TRAIN=dies(0),
-        STUB_ON_SRUN=f'[[ "$*" != *trainer.preflight* ]] || {{ {kill} }}; ',
+        STUB_ON_SRUN=f'[[ "$*" != *trainer.launch.preflight* ]] || {{ {kill} }}; ',
         SLIPWAY_MAX_RESTARTS=restarts,
     )
     assert ended.code == code, ended
@@ -301,7 +301,7 @@ class TestNodes:
         steps = [" ".join(words) for words in ended.of("srun")]
         torchruns = [step for step in steps if "torchrun" in step]
         assert ["--nodelist=node1,node2" in torchruns[0], "--nodelist=node1,node3" in torchruns[1]] == [True, True]
-        (check,) = [step for step in steps if "trainer.preflight" in step]
+        (check,) = [step for step in steps if "trainer.launch.preflight" in step]
         assert "--nodes=3 --ntasks=3" in check
         assert ended.env["TRAINER_WORLD_SIZE"] == "4"
 

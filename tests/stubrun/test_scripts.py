@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from messages import assert_error, assert_warning, slugs
-from slipway.flags import read_arguments
+from slipway.base.flags import read_arguments
 from stubs import DONE, JOIN, OUT_OF_TIME, SCRIPTS, USED, WAIT, launches_of, option_of, payload_of, read_env
-from trainer.schema import schema
+from trainer.config.schema import schema
 
 HOROVOD = ["horovod-gloo.job", "horovod.job", "horovod-srun.job"]
 SLURM = ["ddp.job", "ddp-ranks.job", "ddp-mpirun.job", "split.job", *HOROVOD, "single.job", "cpu.job", "selftest.job"]

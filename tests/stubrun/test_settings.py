@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from messages import assert_error, assert_warning, slugs
-from slipway import layout
+from slipway.base import contract
 from stubs import DONE, SCRIPTS, make_project, option_of
 
 ARITHMETIC = "a[$(touch executed)]"
 BAD = ["abc", "0", "-1", ARITHMETIC, "", "yes", " 1", "1\n2", "x\ny", "1e3", "08", "9" * 30]
-TRAINING = [name for name in layout.SETTINGS if name not in layout.BUILD_SETTINGS]
+TRAINING = [name for name in contract.SETTINGS if name not in contract.BUILD_SETTINGS]
 SCRIPT_SETTINGS = {
     name: re.findall(r'(?m)^: "\$\{(\w+):=', (SCRIPTS / name).read_text()) for name in ("ddp.job", "ddp.pbs", "ddp.sh")
 }
@@ -29,15 +29,15 @@ done
 """
 
 
-@pytest.mark.parametrize("name", layout.SETTINGS)
+@pytest.mark.parametrize("name", contract.SETTINGS)
 def test_what_a_setting_cannot_be_is_refused_in_one_line(project, name):
     """Each value by the check alone; whole scripts below."""
     words = ["bash", "-c", CHECK, "-", name, *BAD]
     answers = subprocess.run(words, cwd=project.spool, stdout=subprocess.PIPE, text=True, check=True).stdout.split("\0")
     for value, code, said in zip(BAD, answers[::2], answers[1::2], strict=False):
-        if layout.refusal(name, value) and name != "SLIPWAY_ARGS":
+        if contract.refusal(name, value) and name != "SLIPWAY_ARGS":
             assert (code, len(said.splitlines())) == ("78", 1), value
-            assert_error(said, "bad-value", name, layout.SETTINGS[name].kind.expected)
+            assert_error(said, "bad-value", name, contract.SETTINGS[name].kind.expected)
         else:
             assert (code, said) == ("0", ""), value
     assert list(project.spool.glob("exec*")) == []
@@ -49,14 +49,14 @@ ASKED = {".job": [["scontrol", "--details", "show", "job", "4711"]], ".pbs": [["
 
 def worst(name):
     """Return the value of a setting, of those that it cannot have, that would do most harm."""
-    bad = [value for value in BAD if value and layout.refusal(name, value)]
+    bad = [value for value in BAD if value and contract.refusal(name, value)]
     return ARITHMETIC if ARITHMETIC in bad else bad[0]
 
 
 @pytest.mark.parametrize(
     ("script", "name"),
     [
-        *(("ddp.job", name) for name in TRAINING if any(layout.refusal(name, value) for value in BAD if value)),
+        *(("ddp.job", name) for name in TRAINING if any(contract.refusal(name, value) for value in BAD if value)),
         *((script, "SLIPWAY_RANKS_PER_NODE") for script in ("ddp.pbs", "ddp.sh", "single.job", "horovod.job")),
         *((script, "SLIPWAY_PREFLIGHT_SECONDS") for script in ("ddp.pbs", "ddp.sh", "single.job", "horovod.job")),
     ],
@@ -94,19 +94,19 @@ def test_a_folder_of_submission_that_no_setting_may_name_is_refused(tmp_path):
 
 
 class TestOldNames:
-    @pytest.mark.parametrize("old", [row.old for row in layout.SETTINGS.values() if row.refuse_old])
+    @pytest.mark.parametrize("old", [row.old for row in contract.SETTINGS.values() if row.refuse_old])
     def test_one_that_can_only_have_meant_the_setting_is_refused(self, project, old):
-        new = next(row.name for row in layout.SETTINGS.values() if row.old == old)
+        new = next(row.name for row in contract.SETTINGS.values() if row.old == old)
         before = sorted(project.folder.rglob("*"))
         ended = project.run("ddp.job", **{old: "1"})
         ended.assert_refused("old-name", old, new)
         assert sorted(project.folder.rglob("*")) == before
 
     def test_the_others_are_told_in_one_line_and_not_read(self, project):
-        old = {row.old: "x" for row in layout.SETTINGS.values() if row.old and not row.refuse_old}
-        ended = project.run("ddp.job", **old, **dict.fromkeys(layout.IGNORED_NAMES, "7"), **DONE)
+        old = {row.old: "x" for row in contract.SETTINGS.values() if row.old and not row.refuse_old}
+        ended = project.run("ddp.job", **old, **dict.fromkeys(contract.IGNORED_NAMES, "7"), **DONE)
         assert (ended.code, len(ended.notes)) == (0, 1)
-        names = (*old, *layout.IGNORED_NAMES)
+        names = (*old, *contract.IGNORED_NAMES)
         assert_warning(ended.err, "ignored-variable", *(f"{name} (use SLIPWAY_" for name in names))
         assert (ended.env["DATA"], ended.env["GPUS_PER_NODE"]) == ("", "2")
         assert (ended.env["RUN_DIR"], ended.env["TRAINER_RANKS_PER_NODE"]) == (str(ended.run_dir), "2")
@@ -155,6 +155,6 @@ class TestParentJob:
 
 
 def test_every_pattern_is_for_the_whole_value():
-    for name, row in layout.SETTINGS.items():
+    for name, row in contract.SETTINGS.items():
         pattern = row.kind.pattern
         assert not pattern or (pattern.startswith("^") and pattern.endswith("$")), name

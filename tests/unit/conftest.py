@@ -92,7 +92,7 @@ class Forgetful:
 @pytest.fixture
 def agree_after_each_step(monkeypatch):
     """Let sessions outside of a job agree to stop after each step, so that tests know the step of a stop."""
-    monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)
+    monkeypatch.setattr("slipway.run.agreement.VOTE_INTERVAL", 0)
     for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
 
@@ -105,8 +105,8 @@ def script_file(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def each_session_stands_for_a_process(monkeypatch):
-    """Let tests continue a run in one process; those of ``slipway.identity`` give it a process that remembers."""
-    if identity := sys.modules.get("slipway.identity"):
+    """Let tests continue a run in one process; those of ``slipway.run.identity`` give it a process that remembers."""
+    if identity := sys.modules.get("slipway.run.identity"):
         monkeypatch.setattr(identity, "process", Forgetful())
-    if stop := sys.modules.get("slipway.stop"):
+    if stop := sys.modules.get("slipway.base.stop"):
         monkeypatch.setattr(stop.StopRequest, "unmet", stop.Reason.NONE)

@@ -3,11 +3,10 @@
 import pytest
 
 from ranks import OneOf, on_ranks
-from slipway.agreement import Agreement, Pace
-from slipway.position import Position
-from slipway.schedule import Schedule
-from slipway.stop import Reason, StopRequest
-from slipway.world import World
+from slipway.base.environment import World
+from slipway.base.stop import Reason, StopRequest
+from slipway.checkpoint.header import Position
+from slipway.run.agreement import Agreement, Pace, Schedule
 
 
 class TestPosition:

@@ -12,9 +12,9 @@ from typing import get_args
 
 import pytest
 
-from trainer.config import DATASET_NAMES, OptimizerName, ScheduleName
-from trainer.data import DATASETS
-from trainer.optim import OPTIMIZERS, SCHEDULES
+from trainer.config.settings import DATASET_NAMES, OptimizerName, ScheduleName
+from trainer.data.sets import DATASETS
+from trainer.optim.optimizers import OPTIMIZERS, SCHEDULES
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 MODULES = {
@@ -23,53 +23,18 @@ MODULES = {
     for path in (SOURCE / package).rglob("*.py")
 }
 JOBGEN = {module: text for module, text in MODULES.items() if module.startswith("jobgen/")}
-LAYERS = [
-    "__main__",
-    "cli",
-    "completion",
-    "explain",
-    "detect",
-    "follow",
-    "tasks",
-    "sweeps",
-    "studies",
-    "interactive",
-    "submit",
-    "faults",
-    "runsets",
-    "finding",
-    "runs",
-    "account",
-    "scripts",
-    "flags",
-    "load",
-    "render",
-    "header",
-    "standalone",
-    "launch",
-    "owners",
-    "resolve",
-    "settings",
-    "containers",
-    "launchers",
-    "schedulers",
-    "queues",
-    "registry",
-    "model",
-    "datafile",
-    "data",
-    "template",
-    "shell",
-    "errors",
-    "__init__",
-]
-"""Modules and packages of jobgen: each may import those below it."""
-LEAVES = {"errors", "flags", "goodput", "gpu", "layout", "parser", "reading", "slugs"}
-"""What jobgen reads of slipway: without torch, and on the old Python of a login node."""
-LIGHT = sorted(
-    LEAVES | {"environment", "files", "lock", "position", "runfolder", "status", "stop", "third_party_errors", "world"}
-)
-"""Modules of slipway that need no torch."""
+ROOMS = {
+    "jobgen": """
+        __main__ cli completion explain follow batch jobs render detect resolve launchers schedulers runtimes
+        model errors""",
+    "slipway": """
+        session lightning script checks capture state run data __main__ checkpoint rng report dist base""",
+    "trainer": """
+        evaluate __main__ launch train adapter selftest results build training parallel data optim model config""",
+}
+"""The rooms of each package: each imports only those after it."""
+LIGHT = sorted(module.removesuffix(".py").replace("/", ".") for module in MODULES if module.startswith("slipway/base/"))
+"""Modules of slipway that load no torch."""
 
 
 def imports_in(text):
@@ -101,7 +66,7 @@ def users_of(package):
 
 
 def test_the_sources_and_their_imports_are_found():
-    assert {"jobgen/cli.py", "slipway/lock.py", "trainer/loop.py", "trainer/strategies/ddp.py"} <= MODULES.keys()
+    assert {"jobgen/cli.py", "slipway/base/lock.py", "trainer/train.py", "trainer/parallel/ddp.py"} <= MODULES.keys()
     assert "torch.distributed.init_process_group" in names_in("import torch\ntorch.distributed.init_process_group()")
     renamed = "from torch import distributed as dist"
     assert "torch.distributed" in names_in(renamed)
@@ -113,36 +78,36 @@ def test_the_sources_and_their_imports_are_found():
         (
             ["torch.distributed"],
             {
-                "slipway/communicator/adopt.py",
-                "slipway/communicator/torch_distributed.py",
+                "slipway/dist/adopt.py",
+                "slipway/dist/torch_distributed.py",
                 "trainer/selftest/measure.py",
             },
         ),
         (
             ["torch.nn.parallel"],
             {
-                "slipway/data_parallel.py",  # which buffers a wrapper broadcasts
-                "slipway/wrappers.py",  # which unwraps what a script has wrapped
-                "trainer/strategies/ddp.py",
+                "slipway/capture/data_parallel.py",  # which buffers a wrapper broadcasts
+                "slipway/state/wrappers.py",  # which unwraps what a script has wrapped
+                "trainer/parallel/ddp.py",
             },
         ),
-        (["horovod"], {"slipway/communicator/horovod.py", "trainer/strategies/horovod.py"}),
+        (["horovod"], {"slipway/dist/horovod.py", "trainer/parallel/horovod.py"}),
         (
             ["os.environ", "os.getenv"],  # each program reads it once
             {
-                *("jobgen/finding.py", "jobgen/submit.py"),
-                "jobgen/scripts.py",  # where sites are
+                *("jobgen/follow/finding.py", "jobgen/jobs/submit.py"),
+                "jobgen/render/scripts.py",  # where sites are
                 "jobgen/detect/__init__.py",  # of the login node
-                "jobgen/queues/__init__.py",  # hands it on to the scheduler's command
-                "slipway/opening.py",  # of a user's script
-                *("trainer/__main__.py", "trainer/preflight.py", "trainer/trained/evaluate.py"),
-                "trainer/dask/worker.py",  # hands it on to what it runs
-                "trainer/spawn.py",  # hands it on to the ranks
+                "jobgen/model/queue.py",  # hands it on to the scheduler's command
+                "slipway/script/opening.py",  # of a user's script
+                *("trainer/__main__.py", "trainer/launch/preflight.py", "trainer/evaluate/command.py"),
+                "trainer/launch/dask/worker.py",  # hands it on to what it runs
+                "trainer/launch/spawn.py",  # hands it on to the ranks
             },
         ),
-        (["torchvision"], {"trainer/torchvision_on_cpu.py"}),
+        (["torchvision"], {"trainer/model/torchvision_on_cpu.py"}),
         (["pickle", "dill", "joblib"], set()),
-        (["torch.save"], {"slipway/export.py"}),  # for people who ask for a .pt file
+        (["torch.save"], {"slipway/checkpoint/export.py"}),  # for people who ask for a .pt file
     ],
 )
 def test_only_these_modules_use(names, modules):
@@ -152,33 +117,45 @@ def test_only_these_modules_use(names, modules):
 def test_packages_import_downwards_only():
     assert {module for module in users_of("jobgen") if not module.startswith("jobgen/")} == set()
     assert {module for module in users_of("trainer") if not module.startswith("trainer/")} == set()
-    of_slipway = set()
-    for text in JOBGEN.values():
-        of_slipway |= {name.split(".")[1] for name in names_in(text) if name.startswith("slipway.")}
-    assert of_slipway == LEAVES
+    used = {name for text in JOBGEN.values() for name in names_in(text) if name.startswith("slipway.")}
+    assert {name.split(".")[1] for name in used} == {"base"}
 
 
-@pytest.mark.parametrize(("scheduler", "modules"), [("SLURM_", {"slipway/environment.py"}), ("PBS_", set())])
+@pytest.mark.parametrize("package", ROOMS)
+def test_rooms_import_downwards_only(package):
+    rooms = ROOMS[package].split()
+    ours = {module.split("/")[1].removesuffix(".py"): module for module in MODULES if module.startswith(f"{package}/")}
+    assert ours.keys() - {"__init__"} == set(rooms)
+    for module, text in MODULES.items():
+        room = module.split("/")[1].removesuffix(".py")
+        if module.startswith(f"{package}/") and room != "__init__":
+            used = {name.split(".")[1] for name in imports_in(text) if name.startswith(f"{package}.")} & set(rooms)
+            assert {name for name in used if rooms.index(name) < rooms.index(room)} == set(), module
+
+
+@pytest.mark.parametrize(("scheduler", "modules"), [("SLURM_", {"slipway/base/environment.py"}), ("PBS_", set())])
 def test_only_the_environment_knows_variables_of_slurm(scheduler, modules):
-    ours = MODULES.keys() - JOBGEN.keys() - {"slipway/layout.py"}
+    ours = MODULES.keys() - JOBGEN.keys() - {"slipway/base/contract.py"}
     assert {module for module in ours if scheduler in MODULES[module]} == modules
 
 
 def test_texts_of_foreign_errors_are_looked_into_in_one_place():
     for module, text in MODULES.items():
-        if not module.startswith("jobgen/") and module != "slipway/third_party_errors.py":
+        if not module.startswith("jobgen/") and module != "slipway/base/third_party_errors.py":
             assert "in str(error)" not in text, module
 
 
 def test_one_module_says_who_rank_0_is():
-    assert {module for module, text in MODULES.items() if re.search(r"rank == 0", text)} == {"slipway/world.py"}
+    assert {module for module, text in MODULES.items() if re.search(r"rank == 0", text)} == {
+        "slipway/base/environment.py"
+    }
 
 
 @pytest.mark.parametrize(
     "module",
     ["slipway.__main__"]
-    + [f"trainer.{name}" for name in ("__main__", "cli", "commands", "errors", "schema", "spawn", "usage")]
-    + [f"slipway.{name}" for name in LIGHT],
+    + [f"trainer.config.{name}" for name in ("cli", "commands", "errors", "schema", "usage")]
+    + ["trainer.__main__", "trainer.launch.spawn", *LIGHT],
 )
 def test_what_answers_before_training_loads_no_torch(module):
     code = f"import sys, {module}; print({{'torch', 'numpy', 'torchvision', 'matplotlib'}} & set(sys.modules))"
@@ -195,19 +172,13 @@ def test_what_may_be_configured_is_what_there_is(registry, names):
 
 
 class TestJobgen:
-    def test_imports_go_down_the_layers(self):
-        for module, text in JOBGEN.items():
-            layer = LAYERS.index(module.split("/")[1].removesuffix(".py"))
-            used = {name.split(".")[1] for name in imports_in(text) if name.startswith("jobgen.")}
-            assert {name for name in used if LAYERS.index(name) < layer} == set(), module
-
     def test_no_imports_form_a_cycle(self):
         files = {module.removesuffix(".py").removesuffix("/__init__").replace("/", "."): module for module in JOBGEN}
         graph = {}
         for name, module in files.items():
             found = imports_in(MODULES[module])
             graph[name] = {source if source in files else source.rpartition(".")[0] for source in found}
-        assert "jobgen.queues" in graph["jobgen.queues.slurm"]
+        assert "jobgen.model.queue" in graph["jobgen.schedulers.slurm"]
         list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError
 
     def test_only_schedulers_name_their_variables(self):
@@ -227,7 +198,7 @@ class TestJobgen:
             ("", {"torch", "msgspec", "tomllib", "subprocess", "json", "argparse"}, ["argparse"]),  # of --help
             (
                 "jobgen.cli.main(['render', 'ddp', '--site', 'example', '--output', '/dev/null'])",
-                {"torch", "numpy", "subprocess", "json", "tempfile", "difflib", "slipway.flags", "tomllib"},
+                {"torch", "numpy", "subprocess", "json", "tempfile", "difflib", "slipway.base.flags", "tomllib"},
                 ["tomllib"],
             ),
         ],

@@ -9,7 +9,7 @@ import zipfile
 
 import pytest
 
-from slipway.archive import Archive, ArchiveError, Names
+from slipway.data.archive import Archive, ArchiveError, Names
 
 CONTENTS = {
     "a/1.jpg": b"first",

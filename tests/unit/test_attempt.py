@@ -9,18 +9,18 @@ import pytest
 import torch
 
 from messages import refused
-from slipway.attempt import acquire, open_folder
-from slipway.communicator import Alone
-from slipway.environment import read_environment
-from slipway.errors import (
+from slipway.base.contract import VERDICTS
+from slipway.base.environment import read_environment
+from slipway.base.errors import (
     FolderNotWritableError,
     LostFolderError,
     SlipwayError,
     reason_of,
 )
-from slipway.layout import VERDICTS
-from slipway.runfolder import RunFolder
-from slipway.stop import Reason
+from slipway.base.stop import Reason
+from slipway.dist.communicator import Alone
+from slipway.run.attempt import acquire, open_folder
+from slipway.run.run_folder import RunFolder
 
 DIVERGED = SlipwayError("diverged", "loss nan")
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -132,7 +132,7 @@ class TestAcquire:
         def stale(*_, **__):
             raise OSError(errno.ESTALE, "Stale file handle")
 
-        monkeypatch.setattr("slipway.lock.Lock.acquire", stale)
+        monkeypatch.setattr("slipway.base.lock.Lock.acquire", stale)
         with pytest.raises(FolderNotWritableError) as error, opened(tmp_path, TRAINER_ATTEMPT="2"):
             pytest.fail("it was let in")
         assert (error.value.retryable, error.value.exit_code) == (True, 1)
@@ -400,7 +400,7 @@ class TestStopFile:
     def test_it_is_read_once_a_second(self, tmp_path, monkeypatch, word):
         attempt = begun(tmp_path)
         now = [100.0]
-        monkeypatch.setattr("slipway.attempt.time.monotonic", lambda: now[0])
+        monkeypatch.setattr("slipway.run.attempt.time.monotonic", lambda: now[0])
         assert attempt.stop_request() == Reason.NONE
         self.write(tmp_path, word)
         now[0] = 100.9

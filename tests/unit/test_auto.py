@@ -8,13 +8,12 @@ import torch
 
 from messages import assert_warning, refused, slugs
 from slipway.checkpoint.folder import Checkpoint
-from slipway.checkpoint.header import Header
-from slipway.communicator import Alone
-from slipway.position import Position
+from slipway.checkpoint.header import Header, Position
+from slipway.dist.communicator import Alone
 from support import ROOT
-from trainer.auto import PLAIN, by_hardware, multiplies_bf16, saved, settle
-from trainer.checkpoint import CONFIG
-from trainer.config import DataConfig, Launch, ModelConfig, Settings, TrainConfig
+from trainer.config.settings import DataConfig, Launch, ModelConfig, Settings, TrainConfig
+from trainer.training.auto import PLAIN, by_hardware, multiplies_bf16, saved, settle
+from trainer.training.checkpoint import CONFIG
 
 CPU = torch.device("cpu")
 GPU = torch.device("cuda", 0)
@@ -178,8 +177,8 @@ def test_a_gpu_that_emulates_bf16_is_warned_of(monkeypatch, caplog):
     """The run began on another machine; this needs no GPU."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (7, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "V100")
-    monkeypatch.setattr("trainer.auto.broadcast_json", lambda _comm, value: value)
-    monkeypatch.setattr("trainer.auto.run_on_root", lambda _comm, action: action())
+    monkeypatch.setattr("trainer.training.auto.broadcast_json", lambda _comm, value: value)
+    monkeypatch.setattr("trainer.training.auto.run_on_root", lambda _comm, action: action())
     begun = checkpoint_of({"train": {"amp": "bf16"}, "model": {"channels_last": True}})
     assert settle(settings_of(), Alone(GPU), backend="ddp", checkpoint=begun).train.amp == "bf16"
     assert len(caplog.messages) == 1

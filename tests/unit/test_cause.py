@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from slipway import Session
-from slipway.cause import LONGEST, leave_cause
-from slipway.errors import AllDamagedError, SlipwayError, StateMismatchError, TrackerError, explain
-from trainer.errors import ConfigError, TrainerError, UsageError
+from slipway.base.cause import LONGEST, leave_cause
+from slipway.base.errors import AllDamagedError, SlipwayError, StateMismatchError, TrackerError, explain
+from trainer.config.errors import ConfigError, TrainerError, UsageError
 
 HOST = socket.gethostname()
 NO_GPU = ConfigError("no-gpu", "why")

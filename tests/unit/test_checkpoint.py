@@ -13,13 +13,12 @@ import pytest
 import torch
 
 from messages import assert_names, assert_warning, refused
+from slipway.base.errors import LostFolderError
 from slipway.checkpoint.components import join
 from slipway.checkpoint.folder import MANIFEST, Checkpoint, DamagedError, read_checkpoint, read_header, verify
 from slipway.checkpoint.folder import write_checkpoint as write
-from slipway.checkpoint.header import Header, Metric
+from slipway.checkpoint.header import Header, Metric, Position
 from slipway.checkpoint.store import CheckpointStore, find_checkpoint
-from slipway.errors import LostFolderError
-from slipway.position import Position
 from support import file_size_limit
 
 

@@ -14,10 +14,10 @@ import pytest
 import tomli_w
 
 from messages import assert_error, refused
-from slipway.layout import EXIT_CONFIG, EXIT_USAGE, VERSION
-from trainer import config as config_module
-from trainer.cli import load, parse
-from trainer.config import Launch, Settings, TrainConfig, experiment
+from slipway.base.contract import EXIT_CONFIG, EXIT_USAGE, VERSION
+from trainer.config import settings as config_module
+from trainer.config.cli import load, parse
+from trainer.config.settings import Launch, Settings, TrainConfig, experiment
 
 ROOT = Path(__file__).resolve().parents[2]
 SECTIONS: dict[str, type] = get_type_hints(Settings)

@@ -6,9 +6,9 @@ import os
 import pytest
 
 from ranks import on_ranks
-from slipway.communicator.collectives import all_gather_json, broadcast_json, run_on_root
-from slipway.errors import FolderInUseError, SlipwayError
-from trainer.errors import ConfigError
+from slipway.base.errors import FolderInUseError, SlipwayError
+from slipway.dist.collectives import all_gather_json, broadcast_json, run_on_root
+from trainer.config.errors import ConfigError
 
 IN_USE = FolderInUseError(folder="a", pid=1, host="b", job="none", since="noon")
 

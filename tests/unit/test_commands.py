@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from messages import assert_error, refused
-from slipway.layout import EXIT_CONFIG, EXIT_USAGE, VERSION
-from trainer import arguments
-from trainer.commands import COMMANDS, find_command
+from slipway.base.contract import EXIT_CONFIG, EXIT_USAGE, VERSION
+from trainer.config import arguments
+from trainer.config.commands import COMMANDS, find_command
 
 
 def trainer(*words, cwd=None):

@@ -7,10 +7,9 @@ import zipfile
 import pytest
 
 from messages import assert_warning, slugs
-from slipway import compiled
-from slipway.compiled import CompiledCode, kind_of_node
-from slipway.environment import read_environment
-from slipway.world import World
+from slipway.base.environment import World, read_environment
+from slipway.checkpoint import compile_cache as compiled
+from slipway.checkpoint.compile_cache import CompiledCode, kind_of_node
 
 
 class Node:

@@ -13,9 +13,8 @@ from ranks import on_ranks
 from slipway.checkpoint import components
 from slipway.checkpoint.components import join, split
 from slipway.checkpoint.folder import read_checkpoint, write_checkpoint
-from slipway.checkpoint.header import Header, Metric
-from slipway.communicator import Alone
-from slipway.position import Position
+from slipway.checkpoint.header import Header, Metric, Position
+from slipway.dist.communicator import Alone
 
 HEADER = Header(Position(step=7, samples=3), Metric("loss", 0.25, maximize=False), {"seed": 4})
 

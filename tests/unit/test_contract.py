@@ -8,8 +8,8 @@ import pytest
 
 import slipway
 import trainer
-from slipway import layout
-from slipway.status import Status
+from slipway.base import contract
+from slipway.base.status import Status
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTRACT = (ROOT / "docs" / "contract.md").read_text(encoding="utf-8")
@@ -17,7 +17,7 @@ SOURCES = sorted(
     path
     for package in (slipway, trainer)
     for path in Path(package.__file__).parent.rglob("*.py")
-    if path.name not in {"layout.py", "gpu.py"}  # these are of job scripts and images
+    if path.name not in {"contract.py", "gpu.py"}  # these are of job scripts and images
 )
 JOBSCRIPTS = ROOT / "jobscripts"
 SCRIPTS = sorted(path for path in JOBSCRIPTS.glob("*.*") if path.suffix in {".job", ".pbs", ".sh"})
@@ -75,24 +75,24 @@ def test_the_variables_that_job_scripts_export_are_those_of_the_contract():
     assert set(exported()) == names(section(EXPORTED, level=3))
 
 
-def test_the_settings_of_the_job_scripts_are_those_of_the_layout():
+def test_the_settings_of_the_job_scripts_are_those_of_the_contract_module():
     found = {path.name: set(re.findall(r"(?m)^: \"\$\{(\w+):=", path.read_text(encoding="utf-8"))) for path in SCRIPTS}
     everywhere = {"SLIPWAY_RUN_DIR", "SLIPWAY_LIB", "SLIPWAY_NOTIFY_SECONDS", "SLIPWAY_PROBE_SECONDS"}
     everywhere |= {"SLIPWAY_TRUSTED_FOLDER", "SLIPWAY_ADAPT"}
-    assert set().union(*found.values()) | everywhere == layout.SETTINGS.keys()
-    building = set(layout.BUILD_SETTINGS)
+    assert set().union(*found.values()) | everywhere == contract.SETTINGS.keys()
+    building = set(contract.BUILD_SETTINGS)
     for name, settings in found.items():
         assert bool(settings & building) == (name in BUILDERS), name
         assert ("SLIPWAY_ARGS" in settings) == name.endswith(".pbs"), name
 
 
-def test_every_setting_of_the_layout_has_its_row():
-    assert names(section(SETTINGS)) == layout.SETTINGS.keys()
-    for setting in layout.SETTINGS.values():
+def test_every_setting_of_the_contract_module_has_its_row():
+    assert names(section(SETTINGS)) == contract.SETTINGS.keys()
+    for setting in contract.SETTINGS.values():
         if setting.old:
             how = "refused" if setting.refuse_old else "ignored"
             assert f"| `{setting.old}`, {how} |" in section(SETTINGS)
-    for name in layout.IGNORED_NAMES:
+    for name in contract.IGNORED_NAMES:
         assert f"`{name}`" in section(SETTINGS)
 
 
@@ -107,7 +107,7 @@ def test_the_backends_of_each_script_are_those_of_the_contract():
 
 def test_every_exit_code_of_the_code_is_explained():
     explained = set(first_cells(section("Exit codes")))
-    assert {str(code) for code in (0, 1, layout.EXIT_USAGE, layout.EXIT_STOPPED, layout.EXIT_CONFIG)} <= explained
+    assert {str(code) for code in (0, 1, contract.EXIT_USAGE, contract.EXIT_STOPPED, contract.EXIT_CONFIG)} <= explained
 
 
 def test_every_field_of_status_json_is_explained():
@@ -116,12 +116,12 @@ def test_every_field_of_status_json_is_explained():
 
 
 def test_every_verdict_is_explained():
-    assert layout.VERDICTS.keys() <= set(re.findall("`(.*?)`", section(VERDICTS)))
+    assert contract.VERDICTS.keys() <= set(re.findall("`(.*?)`", section(VERDICTS)))
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in vars(layout) if name.isupper() and isinstance(getattr(layout, name), str)]
+    "name", [name for name in vars(contract) if name.isupper() and isinstance(getattr(contract, name), str)]
 )
 def test_every_file_of_the_run_folder_is_explained(name):
     if name != "VERSION":
-        assert re.search(rf"`(\w+/)*{re.escape(getattr(layout, name))}[`/]", section("The run folder")), name
+        assert re.search(rf"`(\w+/)*{re.escape(getattr(contract, name))}[`/]", section("The run folder")), name

@@ -1,4 +1,4 @@
-"""``trainer.dask`` with a real scheduler of Dask and two workers on loopback: steps, and the end of jobs."""
+"""``trainer.launch.dask`` with a real scheduler of Dask and two workers on loopback: steps, and the end of jobs."""
 
 import json
 import signal
@@ -10,10 +10,10 @@ import psutil
 import pytest
 
 from messages import assert_error, assert_names, refused
-from trainer.dask.connection import WORKERS, make_security
-from trainer.dask.request import REQUEST, Request, cancel_jobs, new_name
+from trainer.launch.dask.connection import WORKERS, make_security
+from trainer.launch.dask.request import REQUEST, Request, cancel_jobs, new_name
 
-CLIENT = [sys.executable, "-m", "trainer.dask"]
+CLIENT = [sys.executable, "-m", "trainer.launch.dask"]
 LIFELINE = """{
     trap 'echo "node $NODE_RANK was sent SIGTERM"; exit 3' TERM
     exec 3<&0
@@ -61,7 +61,7 @@ def folder(tmp_path_factory):
     for number in range(2):
         start("dask_worker", "--no-nanny", "--nthreads=4", "--host=127.0.0.1", f"--name=w{number}",
               "--dashboard-address=127.0.0.1:0", f"--local-directory={folder}",
-              "--preload=trainer.dask.worker")  # fmt: skip
+              "--preload=trainer.launch.dask.worker")  # fmt: skip
     address = json.loads((folder / "s.json").read_text())["address"]
 
     def workers():

@@ -10,17 +10,17 @@ import torch
 
 from messages import refused
 from mnist_files import write_mnist
-from slipway.position import Position
-from slipway.world import World
-from trainer.config import Config, DataConfig, TrainConfig
-from trainer.data import open_data
+from slipway.base.environment import World
+from slipway.checkpoint.header import Position
+from trainer.config.settings import Config, DataConfig, TrainConfig
 from trainer.data.augment import crop_flip
 from trainer.data.base import InMemoryDataset, channel_statistics
-from trainer.data.digits import FILE
 from trainer.data.feed import Feed, recorded
 from trainer.data.loader import NO_LABEL
-from trainer.data.split import stratified_split
-from trainer.torchvision_on_cpu import import_torchvision
+from trainer.data.sets import open_data
+from trainer.data.sets.digits import FILE
+from trainer.data.sets.holdout import stratified_split
+from trainer.model.torchvision_on_cpu import import_torchvision
 
 ALMOST_ONE = np.nextafter(np.float32(1), np.float32(0))
 

@@ -13,8 +13,8 @@ import pytest
 from jobgen.cli import main
 from jobgen.detect import Detected, detect
 from jobgen.detect.ask import Asker
-from jobgen.load import load
-from jobgen.model import Site
+from jobgen.model.job import Site
+from jobgen.resolve.load import load
 from recorded import CLUSTERS, HOST, commands_of, login_node
 
 SHELLCHECK = ["shellcheck", "--norc", "--exclude=SC1090,SC1091,SC2015,SC2016,SC2034,SC2119,SC2120,SC2329"]

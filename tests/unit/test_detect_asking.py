@@ -14,8 +14,8 @@ import recorded
 from jobgen.cli import main
 from jobgen.detect import ask, detect
 from jobgen.detect.ask import Answer, Asker
-from jobgen.load import load
-from jobgen.model import Site
+from jobgen.model.job import Site
+from jobgen.resolve.load import load
 
 RUBBISH = {
     "nothing": "",

@@ -16,8 +16,8 @@ from jobgen.detect.gpus import Gpus, gpus_of, maker
 from jobgen.detect.pbs.facts import size_of
 from jobgen.detect.slurm.facts import FOREVER, minutes_of
 from jobgen.detect.words import is_plain
-from jobgen.load import load
-from jobgen.model import Site
+from jobgen.model.job import Site
+from jobgen.resolve.load import load
 from messages import assert_error, assert_names
 
 pytestmark = pytest.mark.usefixtures("in_the_project")

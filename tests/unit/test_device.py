@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from messages import refused
-from slipway.environment import Launcher
-from trainer import device
-from trainer.config import Launch, ModelConfig, Settings
-from trainer.device import pick_device, ranks_for_gpus, require_gpus, stage_devices
-from trainer.strategies import torch_backend
+from slipway.base.environment import Launcher
+from trainer.config.settings import Launch, ModelConfig, Settings
+from trainer.parallel import device
+from trainer.parallel.device import pick_device, ranks_for_gpus, require_gpus, stage_devices
+from trainer.parallel.strategy import torch_backend
 
 
 @pytest.fixture

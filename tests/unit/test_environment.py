@@ -4,10 +4,10 @@ import pytest
 
 from messages import refused
 from ranks import on_ranks
-from slipway.communicator.collectives import count_alike
-from slipway.environment import SIZE_VARIABLES, Launcher, read_environment
-from slipway.errors import explain
-from slipway.stop import Reason
+from slipway.base.environment import SIZE_VARIABLES, Launcher, read_environment
+from slipway.base.errors import explain
+from slipway.base.stop import Reason
+from slipway.dist.collectives import count_alike
 
 
 def variables(rank, size, local_rank):

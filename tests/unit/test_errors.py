@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from messages import Message, assert_error, messages
-from slipway.errors import (
+from slipway.base.errors import (
     FolderInUseError,
     LostFolderError,
     NotSavedError,
@@ -26,8 +26,8 @@ from slipway.errors import (
     slug_of,
     to_json,
 )
-from slipway.slugs import SLUGS
-from trainer.errors import ConfigError, TrainerError, UsageError
+from slipway.base.slugs import SLUGS
+from trainer.config.errors import ConfigError, TrainerError, UsageError
 
 IN_USE = FolderInUseError(folder=Path("runs/a"), pid=7, host="node1", job="none", since="noon")
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from learners import new_learner
-from slipway.communicator import Alone
-from trainer.config import DataConfig, ModelConfig, Settings, TrainConfig
-from trainer.data import open_data
+from slipway.dist.communicator import Alone
+from trainer.config.settings import DataConfig, ModelConfig, Settings, TrainConfig
 from trainer.data.base import InMemoryDataset
 from trainer.data.loader import Loader
-from trainer.evaluation import Evaluation, evaluate
+from trainer.data.sets import open_data
+from trainer.training.evaluation import Evaluation, evaluate
 
 MEAN_STD = (torch.tensor([0.5], dtype=torch.float64), torch.tensor([0.25], dtype=torch.float64))
 

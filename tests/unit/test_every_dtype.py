@@ -8,8 +8,7 @@ from safetensors.torch import save
 from ranks import on_ranks
 from slipway.checkpoint import components
 from slipway.checkpoint.folder import Checkpoint
-from slipway.checkpoint.header import Header
-from slipway.position import Position
+from slipway.checkpoint.header import Header, Position
 
 
 def savable():

@@ -8,13 +8,13 @@ from typing import get_args
 
 import pytest
 
-from jobgen import flags as flags_module
-from jobgen.flags import load_schema, read_arguments
+from jobgen.jobs import trainer_flags as flags_module
+from jobgen.jobs.trainer_flags import load_schema, read_arguments
 from messages import refused
-from trainer.cli import parse
-from trainer.config import BackendName
-from trainer.errors import UsageError
-from trainer.schema import schema
+from trainer.config.cli import parse
+from trainer.config.errors import UsageError
+from trainer.config.schema import schema
+from trainer.config.settings import BackendName
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMITTED = ROOT / "configs" / "schema.json"
@@ -97,7 +97,7 @@ REFUSED = [
 
 
 def test_the_command_prints_the_committed_file():
-    words = [sys.executable, "-m", "trainer.schema"]
+    words = [sys.executable, "-m", "trainer.config.schema"]
     assert subprocess.check_output(words, text=True) == COMMITTED.read_text(encoding="utf-8")
 
 

@@ -9,9 +9,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from messages import refused
-from slipway import Session, Stopped, identity
-from slipway.status import read_status
-from slipway.stop import SIGNALS, Reason, StopRequest
+from slipway import Session, Stopped
+from slipway.base.status import read_status
+from slipway.base.stop import SIGNALS, Reason, StopRequest
+from slipway.run import identity
 
 pytestmark = pytest.mark.usefixtures("agree_after_each_step")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from jobgen.cli import main, parser
-from jobgen.runs import Run
+from jobgen.jobs.runs import Run
 from messages import assert_error, assert_names, assert_warning
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -511,7 +511,7 @@ class TestSlurm:
             (here / "my log.out").write_text("hello\n")
 
         monkeypatch.setattr(time, "sleep", begin_and_end)
-        monkeypatch.setattr("jobgen.follow.ASK", 0)
+        monkeypatch.setattr("jobgen.follow.follow.ASK", 0)
         assert main(["logs", "--follow", "12"]) == 0
         out, err = capfd.readouterr()
         assert out == "hello\n"
@@ -570,7 +570,7 @@ class TestSlurm:
         refused(capsys, "scheduler-silent", "job 12", *values, words=["status", "12"])
 
     def test_a_scheduler_that_hangs(self, here, capsys, monkeypatch):
-        monkeypatch.setattr("jobgen.queues.LIMIT", 0.2)
+        monkeypatch.setattr("jobgen.model.queue.LIMIT", 0.2)
         program(here, "scontrol", "exec /usr/bin/sleep 20")
         refused(capsys, "scheduler-silent", "Slurm", "job 12", "scontrol", "0 s", words=["status", "12"])
 

@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import fused_steps
 from fused_steps import CASES, SKIPPED, TOLERANCE, are_equal, largest_difference, ours, steps, torchs
-from trainer.fused_sgd import FusedSGD
+from trainer.optim.fused_sgd import FusedSGD
 
 CPU = torch.device("cpu")
 

@@ -8,11 +8,20 @@ from contextlib import nullcontext
 
 import pytest
 
-from jobgen import faults
+from jobgen.jobs import faults
 from messages import assert_error, assert_names, assert_warning, refused
-from slipway.gpu import VARIANTS, Gpus, advice, driver_of_this_machine, find_gpus, fits, gpus_of_this_machine, mismatch
+from slipway.base.gpu import (
+    VARIANTS,
+    Gpus,
+    advice,
+    driver_of_this_machine,
+    find_gpus,
+    fits,
+    gpus_of_this_machine,
+    mismatch,
+)
 from support import ROOT, pins
-from trainer import device as gpu
+from trainer.parallel import device as gpu
 
 DRIVERS = {470: "11040", 525: "12000", 535: "12020", 570: "12080", 580: "13000"}
 """The newest CUDA of each branch, as cuDriverGetVersion says it (NVIDIA, CUDA Toolkit Release Notes)."""
@@ -147,7 +156,7 @@ def test_a_driver_that_hangs_is_not_waited_for(machine, monkeypatch):
     assert machine("13000", "80", timeout=2) is None
     assert time.monotonic() - began < 300
     assert driver_of_this_machine(timeout=2) == Gpus((0, 0), [], "no answer within 2 s")
-    monkeypatch.setattr("slipway.gpu.sys.executable", str(ROOT / "tests" / "unit" / "nothing"))
+    monkeypatch.setattr("slipway.base.gpu.sys.executable", str(ROOT / "tests" / "unit" / "nothing"))
     assert gpus_of_this_machine() is None
 
 

@@ -12,8 +12,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from messages import assert_warning, refused, slugs
-from slipway import Session, Stopped, identity
-from slipway.status import read_status
+from slipway import Session, Stopped
+from slipway.base.status import read_status
+from slipway.run import identity
 
 BATCHES = 4
 
@@ -256,11 +257,11 @@ class TestTheCommand:
     def test_a_run_that_is_done_says_so_and_with_which_arguments(self, tmp_path, monkeypatch, caplog, new_process):
         caplog.set_level("INFO")
         train(tmp_path / "run")
-        assert not [record for record in caplog.records if record.name == "slipway.identity"]
+        assert not [record for record in caplog.records if record.name == "slipway.run.identity"]
         new_process()
         monkeypatch.setattr(sys, "argv", ["main.py", "--lr", "7"])
         train(tmp_path / "run")
-        said = [record.args for record in caplog.records if record.name == "slipway.identity"]
+        said = [record.args for record in caplog.records if record.name == "slipway.run.identity"]
         assert [args[:2] for args in said[1:]] == [(tmp_path / "run", BATCHES)]
         assert said[1][2] == "`--lr 1`"
 

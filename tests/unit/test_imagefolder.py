@@ -12,15 +12,15 @@ from PIL import Image
 from torchvision.transforms import Resize
 
 from messages import assert_names, assert_warning, refused
-from slipway.packed import SUFFIXES
-from slipway.world import World
-from trainer.config import Config, DataConfig, TrainConfig
-from trainer.data import open_data
+from slipway.base.environment import World
+from slipway.data.packed import SUFFIXES
+from trainer.config.settings import Config, DataConfig, TrainConfig
 from trainer.data.feed import Feed
-from trainer.data.imagefolder import ImageFolder, centre_box, random_box
 from trainer.data.loader import NO_LABEL, Loader
 from trainer.data.sampler import MicroBatch
-from trainer.normalise import normalisation
+from trainer.data.sets import open_data
+from trainer.data.sets.imagefolder import ImageFolder, centre_box, random_box
+from trainer.model.normalise import normalisation
 
 RED, BLUE = (250, 10, 20), (5, 30, 240)
 

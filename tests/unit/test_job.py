@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from slipway import Session, Stopped
-from slipway.attempt import acquire, open_folder
-from slipway.cause import withdraw_cause
-from slipway.communicator import Alone
-from slipway.environment import read_environment
-from slipway.errors import SlipwayError
-from slipway.runfolder import RunFolder
-from slipway.stop import Reason
+from slipway.base.cause import withdraw_cause
+from slipway.base.environment import read_environment
+from slipway.base.errors import SlipwayError
+from slipway.base.stop import Reason
+from slipway.dist.communicator import Alone
+from slipway.run.attempt import acquire, open_folder
+from slipway.run.run_folder import RunFolder
 
 ALONE = Alone(torch.device("cpu"))
 DIVERGED = SlipwayError("diverged", "loss nan")
@@ -181,7 +181,7 @@ class TestStop:
 class TestSessions:
     @pytest.fixture(autouse=True)
     def in_job(self, job, monkeypatch):
-        monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)
+        monkeypatch.setattr("slipway.run.agreement.VOTE_INTERVAL", 0)
         for name in ("RANK", "WORLD_SIZE"):
             monkeypatch.delenv(name, raising=False)
         env = {"RUN_DIR": job, "TRAINER_ATTEMPT": 3, "TRAINER_JOB_ID": 4711, "TORCHINDUCTOR_CACHE_DIR": job / "cache"}
@@ -201,7 +201,7 @@ class TestSessions:
                 optimizer.step()
 
     def test_the_time_limit_of_the_job_stops_a_fold(self, job, monkeypatch):
-        monkeypatch.setattr("slipway.attempt.time.monotonic", iter(range(10**6)).__next__)  # it looks each time
+        monkeypatch.setattr("slipway.run.attempt.time.monotonic", iter(range(10**6)).__next__)  # it looks each time
         self.train(job / "fold0", 4)
         with pytest.raises(Stopped):
             self.train(job / "fold1", 400, stops_at=2)

@@ -16,16 +16,16 @@ import pytest
 
 from jobgen.cli import main
 from jobgen.errors import JobgenError
-from jobgen.load import load
-from jobgen.model import JobSpec, Site
-from jobgen.render import _commented
-from jobgen.resolve import FIELDS_OF_SETTINGS, resolve
+from jobgen.model.job import JobSpec, Site
+from jobgen.model.shell import COLUMNS, Expansion, array, default, option, quote
+from jobgen.render.script import _commented
+from jobgen.resolve.load import load
+from jobgen.resolve.resolve import FIELDS_OF_SETTINGS, resolve
 from jobgen.schedulers import pbs, scheduler_of, slurm
-from jobgen.shell import COLUMNS, Expansion, array, default, option, quote
 from messages import assert_error, assert_names, assert_warning, messages
 from messages import refused as refusing
-from slipway.layout import SETTINGS, VERSION
-from slipway.slugs import SLUGS
+from slipway.base.contract import SETTINGS, VERSION
+from slipway.base.slugs import SLUGS
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCHER = "launcher-conflict"
@@ -239,7 +239,7 @@ def test_every_option_of_a_scheduler_gives_a_script_or_one_error(monkeypatch):
             scheduler = scheduler_of(job.scheduler)
             lines = [line for line, reason in scheduler.directives(job) if reason]
             scheduler.site_text(job)
-            array = scheduler.array(job, tasks=2, at_once=1) if scheduler.has_queue else None
+            array = scheduler.array(job, tasks=2, at_once=1) if scheduler.queue else None
             words = scheduler.interactive(job, "shell") if spec.task == "shell" else []
         except JobgenError as error:
             assert error.slug in SLUGS  # noqa: PT017 -- most of the pairs give none

@@ -8,10 +8,10 @@ import pytest
 import torch
 from PIL import Image
 
-from slipway.archive import Names
-from trainer.data.files import FolderFiles
-from trainer.data.imagefolder import IMAGENET, ImageFolder
-from trainer.data.jpeg import decode_jpeg, with_rows
+from slipway.data.archive import Names
+from trainer.data.sets.files import FolderFiles
+from trainer.data.sets.imagefolder import IMAGENET, ImageFolder
+from trainer.data.sets.jpeg import decode_jpeg, with_rows
 
 SIZE = 32
 MIDDLE = np.array([[0.3, 0.5, 0.5, 0.5, 0.9], [0.9, 0.2, 0.1, 0.8, 0.1]], dtype=np.float32)
@@ -124,7 +124,7 @@ class TestRows:
             file.seek(0)
             found = decode_jpeg(file, SIZE, lambda *_: box)  # noqa: B023 -- called at once
             with monkeypatch.context() as patch:
-                patch.setattr("trainer.data.jpeg.with_rows", lambda *_: None)
+                patch.setattr("trainer.data.sets.jpeg.with_rows", lambda *_: None)
                 file.seek(0)
                 whole = decode_jpeg(file, SIZE, lambda *_: box)  # noqa: B023
             assert found.equal(whole)

@@ -9,13 +9,12 @@ from fused_steps import unwritten_memory_is_nan
 from learners import new_learner
 from messages import refused
 from ranks import OneOf
-from slipway.checkpoint.header import Header
-from slipway.position import Position
-from slipway.world import World
-from trainer.checkpoint import capture, restore
-from trainer.config import ModelConfig, OptimConfig, Settings, TrainConfig
+from slipway.base.environment import World
+from slipway.checkpoint.header import Header, Position
+from trainer.config.settings import ModelConfig, OptimConfig, Settings, TrainConfig
 from trainer.data.loader import NO_LABEL, Batch
 from trainer.data.sampler import rank_steps
+from trainer.training.checkpoint import capture, restore
 
 SHAPE, CLASSES, COUNT = (1, 8, 8), 5, 13
 MEAN_STD = (torch.tensor([0.4], dtype=torch.float64), torch.tensor([0.3], dtype=torch.float64))

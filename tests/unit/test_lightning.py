@@ -17,9 +17,10 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from messages import assert_warning, refused, slugs
-from slipway import Stopped, identity
+from slipway import Stopped
+from slipway.base.status import read_status
 from slipway.lightning import SlipwayCallback
-from slipway.status import read_status
+from slipway.run import identity
 
 # the warnings are Lightning's and torch's
 pytestmark = [pytest.mark.usefixtures("agree_after_each_step"), pytest.mark.filterwarnings("ignore")]
@@ -332,7 +333,7 @@ def test_a_fused_sgd_under_a_scaler_is_warned_of_once(momentum, expected, tmp_pa
     monkeypatch.setattr(Model, "build", staticmethod(build))
     fp16 = MixedPrecision("16-mixed", "cpu", scaler=torch.amp.GradScaler("cpu"))
     fit(tmp_path, epochs=2, plugins=[fp16])
-    assert [record.args[0] for record in caplog.records if record.name == "slipway.skipping"] == expected
+    assert [record.args[0] for record in caplog.records if record.name == "slipway.checks.skipping"] == expected
 
 
 def test_arguments_that_make_no_sense_are_refused():

@@ -18,10 +18,10 @@ from torch.utils.data import (
 )
 
 from messages import refused
-from slipway.feed import Feed
-from slipway.loading import Origin, Replay, Seeds, can_replay
-from slipway.sampler import Sampler, global_batches, share
-from slipway.world import World
+from slipway.base.environment import World
+from slipway.data.feed import Feed
+from slipway.data.loading import Origin, Replay, Seeds, can_replay
+from slipway.data.sampler import Sampler, global_batches, share
 
 SAMPLES = 23
 
@@ -131,7 +131,7 @@ def test_global_batches_hold_each_sample_once_and_no_rank_goes_without(samples, 
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("sizes", [(2, 1, 2), (1, 3, 4), (4, 1, 1), (3, 2, 7)])
 def test_an_epoch_over_changing_numbers_of_ranks_sees_each_sample_once(sizes, large, monkeypatch):
-    monkeypatch.setattr("slipway.sampler.LARGE", 100 if large else 1000)
+    monkeypatch.setattr("slipway.data.sampler.LARGE", 100 if large else 1000)
     data = Noisy(203)
     loader = DataLoader(data, 5, sampler=Sampler(data))
     seen, done, origin = [], 0, Origin()
@@ -156,7 +156,7 @@ def test_a_sampler_is_given_to_the_loader_and_not_to_a_batch_sampler():
 
 @pytest.mark.parametrize("workers", [{}, {"num_workers": 2, "persistent_workers": True}], ids=str)
 def test_a_large_data_set_is_resumed_anywhere(workers, monkeypatch):
-    monkeypatch.setattr("slipway.sampler.LARGE", 100)
+    monkeypatch.setattr("slipway.data.sampler.LARGE", 100)
     data = Noisy(203)
     loader = DataLoader(data, 5, sampler=Sampler(data), **workers)
     replay = Replay(loader)
@@ -213,16 +213,16 @@ class TestFeed:
             assert sampler.epoch == 1
 
     def test_a_run_that_drew_whole_orders_continues_to_do_so(self, monkeypatch):
-        monkeypatch.setattr("slipway.sampler.LARGE", 10)
+        monkeypatch.setattr("slipway.data.sampler.LARGE", 10)
         data = Noisy(50)
 
         def orders(feed):
             loader = DataLoader(data, 4, sampler=Sampler(data))
             return [[batch[:, 0].tolist() for batch in feed.begin(loader, epoch=epoch).batches] for epoch in (1, 2)]
 
-        monkeypatch.setattr("slipway.sampler.LARGE", 100)
+        monkeypatch.setattr("slipway.data.sampler.LARGE", 100)
         before = orders(self.feed())
-        monkeypatch.setattr("slipway.sampler.LARGE", 10)
+        monkeypatch.setattr("slipway.data.sampler.LARGE", 10)
         assert orders(self.feed()) != before
         old = {"places": [[0, 0, None, 13, None]], "origin": [0, 0], "samples": 0}
         again = self.feed()
@@ -259,7 +259,7 @@ class TestFeed:
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize("samples", [30, 31, 32, 203])
 def test_a_loader_knows_its_length(samples, ranks, drop_last, monkeypatch):
-    monkeypatch.setattr("slipway.sampler.count_ranks", lambda: ranks)
+    monkeypatch.setattr("slipway.data.sampler.count_ranks", lambda: ranks)
     data = Noisy(samples)
     loader = DataLoader(data, 4, sampler=Sampler(data), drop_last=drop_last)
     world = World(0, ranks, 0, ranks)

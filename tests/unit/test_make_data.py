@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from messages import assert_error, assert_names, refused
-from slipway.layout import EXIT_USAGE
+from slipway.base.contract import EXIT_USAGE
 from support import ROOT
-from trainer.commands import find_command
-from trainer.config import DataConfig
-from trainer.data import open_data
-from trainer.data.aerial import LOOKS
+from trainer.config.commands import find_command
+from trainer.config.settings import DataConfig
+from trainer.data.sets import open_data
+from trainer.data.sets.aerial import LOOKS
 
 
 def make(*words):

@@ -14,12 +14,11 @@ from attempts import Attempt, terminate
 from messages import assert_warning, refused, slugs
 from session_runs import records, saved_step
 from slipway import Stopped
+from slipway.base.status import read_status
 from slipway.checkpoint.folder import Checkpoint, read_checkpoint, write_checkpoint
-from slipway.means import Means
-from slipway.overflow import Scalers
-from slipway.status import read_status
-from slipway.sums import Sum
-from slipway.window import Logged, Window
+from slipway.checks.skipping import Scalers
+from slipway.script.means import Means
+from slipway.script.window import Logged, Sum, Window
 
 pytestmark = pytest.mark.usefixtures("agree_after_each_step")
 
@@ -450,7 +449,7 @@ class TestARunWithoutSteps:
         assert slugs(caplog.text) == []
 
     def test_a_long_pass_is_not_waited_for(self, tmp_path, caplog, monkeypatch):
-        monkeypatch.setattr("slipway.loops.MOST_BATCHES", 3)
+        monkeypatch.setattr("slipway.script.loops.MOST_BATCHES", 3)
         attempt = Attempt(tmp_path)
         with contextlib.suppress(KilledError), attempt.open() as session:
             for _ in session.epochs(1):
@@ -471,7 +470,7 @@ class TestASessionBeforeTheRanksJoin:
     def test_it_is_refused_in_its_loop_where_nothing_said_so(self, tmp_path, monkeypatch):
         attempt = Attempt(tmp_path)
         with refused("separate-processes", 2, "init_process_group"), attempt.open() as session:
-            monkeypatch.setattr("slipway.communicator.adopt.count_ranks", lambda: 2)
+            monkeypatch.setattr("slipway.dist.adopt.count_ranks", lambda: 2)
             for _ in session.epochs(1):
                 session.batches([1])
 

@@ -8,17 +8,17 @@ from torch import nn
 
 from learners import new_learner
 from messages import refused
-from slipway.communicator import Alone
-from trainer import memory
-from trainer.auto import PLAIN, settled
-from trainer.config import DataConfig, Launch, ModelConfig, OptimConfig, Settings, TrainConfig
+from slipway.dist.communicator import Alone
+from trainer.build import build_parts
+from trainer.config.settings import DataConfig, Launch, ModelConfig, OptimConfig, Settings, TrainConfig
 from trainer.data.loader import Batch
 from trainer.data.sampler import MicroBatch
-from trainer.memory import memory_of
-from trainer.meter import Meter
-from trainer.models import initial_model
-from trainer.parts import build_parts
-from trainer.strategies.single import SingleStrategy
+from trainer.model import initial_model
+from trainer.model.memory_meter import Meter
+from trainer.parallel.single import SingleStrategy
+from trainer.training import memory
+from trainer.training.auto import PLAIN, settled
+from trainer.training.memory import memory_of
 
 SHAPE, CLASSES, SAMPLES = (3, 32, 32), 10, 6
 CPU = torch.device("cpu")

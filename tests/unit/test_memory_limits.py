@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from slipway.memory_limits import describe_memory, describe_shared_memory
+from slipway.base.memory_limits import describe_memory, describe_shared_memory
 
 GIB = 1 << 30
 

@@ -13,13 +13,13 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from messages import assert_warning, slugs
-from slipway.errors import is_retryable
-from slipway.files import LineFile
-from slipway.metrics import JsonLines, TensorBoard, read_records
+from slipway.base.errors import is_retryable
+from slipway.base.files import LineFile
+from slipway.run.metrics import JsonLines, TensorBoard, read_records
 from support import file_size_limit
-from trainer.evaluation import Evaluation
 from trainer.results.figures import draw_confusion, draw_curves
-from trainer.results.tables import write_classes, write_confusion
+from trainer.results.summary import write_classes, write_confusion
+from trainer.training.evaluation import Evaluation
 
 CLASSES = ("ant", "bee", "cat")
 EVALUATION = Evaluation(
@@ -117,7 +117,7 @@ class TestJsonLines:
         assert not re.search(r"\d+ lines", caplog.messages[1])
 
     def test_beyond_what_is_kept_for_a_full_disk_lines_are_counted(self, tmp_path, caplog, monkeypatch):
-        monkeypatch.setattr("slipway.files.MOST_UNWRITTEN", 300)
+        monkeypatch.setattr("slipway.base.files.MOST_UNWRITTEN", 300)
         lines = LineFile(tmp_path / "lines")
         with file_size_limit(100):
             for number in range(100):

@@ -12,11 +12,11 @@ from torch.nn.parallel import DistributedDataParallel
 from messages import assert_warning, refused, slugs
 from ranks import CPU
 from savers import restore, through_disk
+from slipway.capture.weights import fitted
 from slipway.checkpoint import components
-from slipway.communicator import Alone
-from slipway.state import component
-from slipway.weights import fitted
-from slipway.wrappers import replicas_in
+from slipway.dist.communicator import Alone
+from slipway.state.named_objects import component
+from slipway.state.wrappers import replicas_in
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from torch import nn
 from torchvision.models import get_model
 
 from messages import refused
-from trainer.config import ModelConfig
-from trainer.models import SMALL, build_model
-from trainer.models.torchvision_models import torchvision_builders
+from trainer.config.settings import ModelConfig
+from trainer.model import SMALL, build_model
+from trainer.model.torchvision_models import torchvision_builders
 
 
 def built(arch, shape, classes=10, weights=""):

@@ -19,10 +19,10 @@ from attempts import Attempt, whole_and_stopped
 from messages import assert_warning, slugs
 from slipway import Stopped
 from slipway.checkpoint.components import join, split
-from slipway.module_attributes import SMALL, ModuleAttributes
-from slipway.own_generators import is_generator
-from slipway.seeding import state_digest
-from slipway.state import components_of
+from slipway.rng.loader_generators import is_generator
+from slipway.rng.seeding import state_digest
+from slipway.state.module_attributes import SMALL, ModuleAttributes
+from slipway.state.named_objects import components_of
 
 pytestmark = pytest.mark.usefixtures("agree_after_each_step")
 

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from messages import refused
-from trainer.amp import gradient_scaler
-from trainer.config import OptimConfig
-from trainer.models.small import MLP
-from trainer.optim import OPTIMIZERS, LearningRate, build_optimizer, set_learning_rate
+from trainer.config.settings import OptimConfig
+from trainer.model.small import MLP
+from trainer.optim.amp import gradient_scaler
+from trainer.optim.optimizers import OPTIMIZERS, LearningRate, build_optimizer, set_learning_rate
 
 STEPS, EPOCHS = 10, 5
 """Optimiser steps an epoch, and epochs, of all schedules below."""

@@ -9,8 +9,8 @@ from torch.optim import SGD, Adam, lr_scheduler
 
 from messages import assert_warning, refused, slugs
 from slipway.checkpoint.components import join, split
-from slipway.schedulers import unscheduled
-from slipway.state import components_of
+from slipway.state.named_objects import components_of
+from slipway.state.schedulers import unscheduled
 
 
 def parts_of(model, optimizer, **others):

@@ -20,12 +20,12 @@ from torch.utils.data import DataLoader
 
 from messages import assert_error, assert_names, assert_warning, refused
 from slipway import PackedImages
-from slipway.packed import find_images, root_of
-from trainer.config import DataConfig
-from trainer.data import open_data
+from slipway.data.packed import find_images, root_of
+from trainer.config.settings import DataConfig
 from trainer.data.loader import Loader
 from trainer.data.pack import AHEAD, _lock, _read_ahead, main, reduced
 from trainer.data.sampler import MicroBatch
+from trainer.data.sets import open_data
 
 
 def write_images(folder, *, classes=("cat", "cat-b", "dog"), count=5):
@@ -89,7 +89,7 @@ def assert_alike(folder, archive):
 
 KILLED = """
 import io, os, signal, sys
-from trainer.data import pack
+from trainer.data.sets import pack
 
 real, writes = os.fdopen, 0
 

@@ -13,13 +13,13 @@ import slipway
 from messages import assert_warning, refused
 from ranks import on_ranks
 from slipway import Session, Stopped
-from slipway.peeking import require_as_peeked
-from slipway.position import Position
+from slipway.checkpoint.header import Position
+from slipway.script.peeking import require_as_peeked
 
 
 @pytest.fixture(autouse=True)
 def no_launcher(monkeypatch):
-    monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 0)
+    monkeypatch.setattr("slipway.run.agreement.VOTE_INTERVAL", 0)
     for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
 

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 import torch
 
-from slipway.permutation import BLOCK, LARGEST, Permutation
+from slipway.rng.permutation import BLOCK, LARGEST, Permutation
 
 SIZES = [0, 1, 2, 3, 5, 10, 100, 999, 1000, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 17]
 

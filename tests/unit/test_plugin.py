@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from messages import refused
-from trainer.cli import parse
-from trainer.config import DataConfig, ModelConfig
-from trainer.data import open_data
-from trainer.models import build_model
+from trainer.config.cli import parse
+from trainer.config.settings import DataConfig, ModelConfig
+from trainer.data.sets import open_data
+from trainer.model import build_model
 
 MINE = """
 import os
@@ -150,7 +150,7 @@ def test_modules_of_that_folder_hide_none_of_the_environment_s(folder):
     for name in ("trainer", "torch", "random", "queue"):
         (folder / f"{name}.py").write_text("raise SystemExit('hidden')\n")
     code = """
-        from trainer.plugin import find_factory
+        from trainer.config.plugin import find_factory
         import random, queue
         print(find_factory("--arch", "mine_own:net").__name__)
     """

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from messages import assert_error, messages, refused
-from slipway.lock import Lock
-from trainer import device, preflight
+from slipway.base.lock import Lock
+from trainer.launch import preflight
+from trainer.parallel import device
 
 
 @pytest.fixture

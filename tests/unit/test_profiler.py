@@ -10,9 +10,9 @@ import torch
 from torch.autograd.profiler import record_function
 
 from messages import assert_warning, refused
-from slipway.world import World
-from trainer.config import Launch
-from trainer.profiler import BACKWARD, DATA, FORWARD, PARTS, describe, profiler_for, warn_if_missed
+from slipway.base.environment import World
+from trainer.config.settings import Launch
+from trainer.training.profiler import BACKWARD, DATA, FORWARD, PARTS, describe, profiler_for, warn_if_missed
 
 ALONE = World()
 

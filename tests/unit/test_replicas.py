@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from slipway import replicas
-from slipway.replicas import checksum
+from slipway.dist import replicas
+from slipway.dist.replicas import checksum
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool])

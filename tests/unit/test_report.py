@@ -16,9 +16,9 @@ import pytest
 from messages import assert_error, assert_warning, messages, slugs
 from report_folders import make_confusion, make_run, records, write
 from report_page import report
-from slipway.goodput import MEANINGS
+from slipway.base.goodput import MEANINGS
+from slipway.report.cli import main
 from support import permissions_hold
-from trainer.report.cli import main
 
 
 def test_a_run(tmp_path, capsys):
@@ -46,7 +46,7 @@ def test_the_policy_allows_only_the_style_and_script_of_the_page(tmp_path):
 
 
 def test_no_torch_and_no_numpy_is_loaded():
-    code = "import sys, trainer.report.cli; print({'torch', 'numpy', 'matplotlib'} & set(sys.modules))"
+    code = "import sys, slipway.report.cli; print({'torch', 'numpy', 'matplotlib'} & set(sys.modules))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"
 
 

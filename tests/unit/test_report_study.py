@@ -10,11 +10,11 @@ import pytest
 from messages import assert_warning
 from report_folders import make_run, make_study, records, write
 from report_page import report
-from trainer.report.attempts import read_attempts
-from trainer.report.folder import Folder
-from trainer.report.scaling import Measured, advise, bottleneck, compare, difference
-from trainer.report.series import Metrics
-from trainer.report.shares import shares_of
+from slipway.report.attempts import read_attempts
+from slipway.report.foreign_folder import Folder
+from slipway.report.scaling import Measured, advise, bottleneck, compare, difference
+from slipway.report.series import Metrics
+from slipway.report.shares import shares_of
 
 
 def points(*rates, group="ddp"):

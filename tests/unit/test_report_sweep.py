@@ -8,9 +8,9 @@ import pytest
 from messages import assert_warning
 from report_folders import make_run, records, write
 from report_page import report
-from trainer.report.render import NOTHING
-from trainer.report.run import Run
-from trainer.report.sweep import Candidate, Trial, advise, rank
+from slipway.report.html import NOTHING
+from slipway.report.run_page import RunSummary
+from slipway.report.sweep import Candidate, Trial, advise, rank
 
 BEST = " optim.lr = 0.1: "
 """Of the folder of ``make_sweep``."""
@@ -20,7 +20,9 @@ def candidates(key, found, *, state="done"):
     """Return a candidate for each value of ``key``, with the metric of each of its runs."""
     made = []
     for value, metrics in found.items():
-        trials = [(Trial(str(number), str(number)), Run(str(number), "", state)) for number in range(len(metrics))]
+        trials = [
+            (Trial(str(number), str(number)), RunSummary(str(number), "", state)) for number in range(len(metrics))
+        ]
         made.append(Candidate({key: value}, trials, list(metrics)))
     return made
 

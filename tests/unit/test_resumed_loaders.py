@@ -26,8 +26,8 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from attempts import Attempt, whole_and_stopped
 from messages import assert_warning, slugs
 from slipway import Stopped
-from slipway.held_data import digest_of_data
-from slipway.workers import end_workers
+from slipway.data.held_data import digest_of_data
+from slipway.data.workers import end_workers
 
 pytestmark = pytest.mark.usefixtures("agree_after_each_step")
 
@@ -289,7 +289,7 @@ def test_batches_that_are_there_already_are_not_read_again(kind, tmp_path, caplo
 @pytest.mark.parametrize("kind", [Endless, EndlessWithLength])
 @pytest.mark.parametrize("options", [{"batch_size": None}, {"batch_size": 2, **WORKER}], ids=repr)
 def test_a_sampler_without_end_is_left_by_break(kind, options, tmp_path, monkeypatch):
-    monkeypatch.setattr("slipway.order.CHUNK", 4)
+    monkeypatch.setattr("slipway.data.order.CHUNK", 4)
     own = random.Random(3)
     draws = [random.random, own.random, lambda: torch.rand(1).item()]
     for number, draw in enumerate(draws[: 1 if options.get("num_workers") else 3]):
@@ -560,7 +560,7 @@ def test_a_generator_that_is_not_restored_is_named(kind, tmp_path, caplog):
 @pytest.mark.parametrize("options", [{}, WORKER], ids=["rank", "worker"])
 @pytest.mark.parametrize("endless", [False, True])
 def test_the_body_may_draw_from_a_generator_of_the_loader(options, endless, tmp_path, monkeypatch):
-    monkeypatch.setattr("slipway.order.CHUNK", 2)
+    monkeypatch.setattr("slipway.data.order.CHUNK", 2)
 
     def make_loader():
         own = torch.Generator()

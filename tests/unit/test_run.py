@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from messages import refused
-from slipway.communicator import Alone
-from slipway.environment import read_environment
-from slipway.layout import EXIT_CONFIG
-from slipway.stop import Reason, StopRequest
-from trainer.config import DataConfig, Launch, ModelConfig, RunConfig, Settings, TrainConfig
-from trainer.run import run
-from trainer.strategies.single import SingleStrategy
+from slipway.base.contract import EXIT_CONFIG
+from slipway.base.environment import read_environment
+from slipway.base.stop import Reason, StopRequest
+from slipway.dist.communicator import Alone
+from trainer.config.settings import DataConfig, Launch, ModelConfig, RunConfig, Settings, TrainConfig
+from trainer.parallel.single import SingleStrategy
+from trainer.train import run
 
 
 def run_alone(settings, **env):

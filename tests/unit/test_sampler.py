@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from slipway.permutation import LARGE
-from trainer.config import Config, TrainConfig
+from slipway.rng.permutation import LARGE
+from trainer.config.settings import Config, TrainConfig
 from trainer.data.feed import global_batch_size
 from trainer.data.order import KEYED, TABLES, VERSIONS, epoch_of, version_for
 from trainer.data.sampler import part, rank_share, rank_steps
-from trainer.data.split import stratified_split
+from trainer.data.sets.holdout import stratified_split
 
 WORLDS = [1, 2, 3, 4, 7]
 CASES = [(1, 1), (1, 8), (5, 64), (10, 3), (33, 8), (64, 16), (65, 16), (100, 7)]

@@ -8,10 +8,10 @@ from torch import nn
 from attempts import Attempt
 from messages import refused, slugs
 from slipway import Session, Stopped
+from slipway.base.errors import SlipwayError
+from slipway.base.status import read_status
 from slipway.checkpoint.components import split
-from slipway.checkpoint.savable import obstacle
-from slipway.errors import SlipwayError
-from slipway.status import read_status
+from slipway.checkpoint.containers import obstacle
 
 pytestmark = pytest.mark.usefixtures("agree_after_each_step")
 

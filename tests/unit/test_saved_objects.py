@@ -9,15 +9,14 @@ from torch import nn
 
 from messages import assert_warning, refused, slugs
 from ranks import on_ranks
-from slipway import data_parallel, per_rank
+from slipway.capture import data_parallel, per_rank
+from slipway.capture.saved_objects import SavedObjects
+from slipway.capture.world_change import require_restorable, warn_of_world_size
 from slipway.checkpoint.folder import read_checkpoint, write_checkpoint
-from slipway.checkpoint.header import Header
-from slipway.communicator.collectives import as_bytes
-from slipway.module_attributes import ATTRIBUTES, ModuleAttributes
-from slipway.position import Position
-from slipway.saved_objects import SavedObjects
-from slipway.state import component
-from slipway.world_change import require_restorable, warn_of_world_size
+from slipway.checkpoint.header import Header, Position
+from slipway.dist.collectives import as_bytes
+from slipway.state.module_attributes import ATTRIBUTES, ModuleAttributes
+from slipway.state.named_objects import component
 
 
 class Holder:

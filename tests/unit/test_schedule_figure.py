@@ -5,9 +5,9 @@ import time
 import torch
 from matplotlib.figure import Figure
 
-from trainer.results.schedule import draw_schedule
-from trainer.split.schedule import Timed, Unit, by_stage, one_f_one_b, simulate
-from trainer.split.timeline import Timeline
+from trainer.parallel.stages.schedule import Timed, Unit, by_stage, one_f_one_b, simulate
+from trainer.parallel.stages.timeline import Timeline
+from trainer.results.schedule_figure import draw_schedule
 
 CPU = torch.device("cpu")
 

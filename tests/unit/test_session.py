@@ -19,9 +19,9 @@ from attempts import Attempt, in_session, terminate, whole_and_stopped
 from messages import refused, slugs
 from session_runs import records, saved_step
 from slipway import Session, SessionError, Stopped
+from slipway.base.status import read_status
 from slipway.checkpoint.folder import Checkpoint, read_checkpoint, write_checkpoint
-from slipway.skipping import warn_of_skipping
-from slipway.status import read_status
+from slipway.checks.skipping import warn_of_skipping
 from support import file_size_limit
 
 pytestmark = pytest.mark.usefixtures("agree_after_each_step")
@@ -345,7 +345,7 @@ class CountOperators(TorchDispatchMode):
 
 
 def test_a_step_dispatches_at_most_three_more_operators(tmp_path, monkeypatch):
-    monkeypatch.setattr("slipway.agreement.VOTE_INTERVAL", 10)
+    monkeypatch.setattr("slipway.run.agreement.VOTE_INTERVAL", 10)
     attempt = Attempt(tmp_path)
 
     def operators(steps, log):
@@ -490,7 +490,7 @@ class TestFusedOptimisersUnderGradScaler:
         model = nn.Linear(2, 1)
         optimizers = optimizer(model.parameters())
         with Session(model=model, optimizer=optimizers, scaler=scaler, folder=folder) as session:
-            found = [record.args[0] for record in caplog.records if record.name == "slipway.skipping"]
+            found = [record.args[0] for record in caplog.records if record.name == "slipway.checks.skipping"]
             for _ in session.steps(session.step + 1):
                 scaler.scale(model(torch.ones(3, 2)).sum()).backward()
                 for each in optimizers.values():

@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from savers import copy_through_disk
-from slipway.state import named_objects
+from slipway.state.named_objects import named_objects
 
 NEEDED = {"lr": 0.01, "max_iter": 2}
 OPTIMIZERS = {

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from jobgen.cli import main
-from jobgen.model import Site
+from jobgen.model.job import Site
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "sites.md").read_text(encoding="utf-8")

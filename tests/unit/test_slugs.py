@@ -10,10 +10,10 @@ import pytest
 
 from jobgen.cli import main
 from messages import assert_error, assert_names
-from slipway.errors import RunError
-from slipway.layout import EXIT_CONFIG, EXIT_STOPPED, EXIT_USAGE
-from slipway.slugs import EXIT_FAILED, SLUGS
-from slipway.stop import Reason
+from slipway.base.contract import EXIT_CONFIG, EXIT_STOPPED, EXIT_USAGE
+from slipway.base.errors import RunError
+from slipway.base.slugs import EXIT_FAILED, SLUGS
+from slipway.base.stop import Reason
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [path for path in sorted((ROOT / "src").rglob("*.py")) if path.name != "slugs.py"]
@@ -55,7 +55,7 @@ USED = {
 
 
 def test_every_slug_in_use_is_in_the_table_and_the_other_way_round():
-    known = set(re.findall(r'"([a-z0-9-]+)"', (ROOT / "src/slipway/errors.py").read_text(encoding="utf-8")))
+    known = set(re.findall(r'"([a-z0-9-]+)"', (ROOT / "src/slipway/base/errors.py").read_text(encoding="utf-8")))
     assert USED - set(SLUGS) == set()
     assert set(SLUGS) - USED - known - {"bad-arguments"} == set()
 

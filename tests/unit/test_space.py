@@ -15,9 +15,8 @@ import torch
 
 from messages import slugs
 from slipway.checkpoint.folder import Checkpoint
-from slipway.checkpoint.header import Header
+from slipway.checkpoint.header import Header, Position
 from slipway.checkpoint.space import QUOTA_SCRIPT, warn_of_little_space
-from slipway.position import Position
 
 MILA = """\
 /home/mila/n/normandf

@@ -10,11 +10,11 @@ import time
 import pytest
 
 from messages import assert_error, refused
-from slipway.stop import SIGNALS
-from trainer.config import Settings
-from trainer.spawn import _in_a_fork, _start
+from slipway.base.stop import SIGNALS
+from trainer.config.settings import Settings
+from trainer.launch.spawn import _in_a_fork, _start
 
-ASK = "from trainer.spawn import _import_for_ranks; print(_import_for_ranks().get_start_method())"
+ASK = "from trainer.launch.spawn import _import_for_ranks; print(_import_for_ranks().get_start_method())"
 THREAD = "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start();"
 OPERATION = "import torch; torch.set_num_threads(2); torch.ones(1 << 20).sum();"
 
@@ -48,10 +48,10 @@ def test_a_rank_that_is_ended_before_it_joins_says_why_it_is_refused():
     """As another rank was refused first: the parent then sends SIGTERM to this one, which may be slower."""
     code = """
 import os, signal
-from slipway.environment import read_environment
-from slipway.stop import StopRequest
-from trainer.config import Launch, ModelConfig, Settings
-from trainer.strategies import connect
+from slipway.base.environment import read_environment
+from slipway.base.stop import StopRequest
+from trainer.config.settings import Launch, ModelConfig, Settings
+from trainer.parallel.strategy import connect
 request = StopRequest()
 request.listen()
 os.kill(os.getpid(), signal.SIGTERM)
@@ -74,11 +74,11 @@ connect(settings, read_environment(os.environ), request)
 RANKS = """
 import sys, time
 from pathlib import Path
-from slipway.environment import read_environment
-from slipway.stop import StopRequest
-from trainer.config import Launch, Settings
-from trainer.errors import ConfigError
-import trainer.spawn
+from slipway.base.environment import read_environment
+from slipway.base.stop import StopRequest
+from trainer.config.settings import Launch, Settings
+from trainer.config.errors import ConfigError
+import trainer.launch.spawn
 
 def waits(request, environment):
     if environment.local_rank == 1:
@@ -105,11 +105,11 @@ def saves(request, environment):
     return 75
 
 launch = Launch(nproc_per_node=2, device="cpu")
-trainer.spawn.GRACE = 900.0
+trainer.launch.spawn.GRACE = 900.0
 for work in waits, fails_because_of_it, fails_before_it, saves:
     began = time.monotonic()
     do = lambda _, *rest: work(*rest)
-    code = trainer.spawn.spawn(do, Settings(launch=launch), StopRequest(), read_environment({}))
+    code = trainer.launch.spawn.spawn(do, Settings(launch=launch), StopRequest(), read_environment({}))
     print(code, time.monotonic() - began, flush=True)
 """
 
@@ -147,7 +147,9 @@ def test_more_ranks_than_gpus_are_refused_before_they_start(tmp_path):
 
 class TestInAFork:
     def test_it_answers_from_another_process_and_leaves_no_thread(self):
-        script = "import os; from trainer.spawn import _in_a_fork; print(_in_a_fork(lambda _: os.getpid(), None))"
+        script = (
+            "import os; from trainer.launch.spawn import _in_a_fork; print(_in_a_fork(lambda _: os.getpid(), None))"
+        )
         script += "; print(os.getpid(), len(os.listdir('/proc/self/task')))"
         done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
         another, this, threads = map(int, done.stdout.split())

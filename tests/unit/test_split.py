@@ -13,22 +13,22 @@ from torch import nn
 from torchvision.models import get_model
 
 from messages import assert_names, assert_warning, refused, slugs
-from slipway.communicator import Alone
-from slipway.environment import read_environment
-from slipway.metrics import read_records
-from slipway.stop import Reason, StopRequest
+from slipway.base.environment import read_environment
+from slipway.base.stop import Reason, StopRequest
+from slipway.dist.communicator import Alone
+from slipway.run.metrics import read_records
 from support import status
 from toy_model import Toy
-from trainer.config import Launch, ModelConfig, OptimConfig, RunConfig, Settings, TrainConfig
-from trainer.learner import Learner
-from trainer.recompute import blocks
-from trainer.run import run
-from trainer.seeds import ModuleSeeder, StepSeeder
-from trainer.split.balance import balance, seconds_of
-from trainer.split.cut import cut
-from trainer.split.profile import Piece, profile
-from trainer.strategies import connect
-from trainer.strategies.single import SingleStrategy
+from trainer.config.settings import Launch, ModelConfig, OptimConfig, RunConfig, Settings, TrainConfig
+from trainer.data.seeds import ModuleSeeder, StepSeeder
+from trainer.model.recompute import blocks
+from trainer.parallel.single import SingleStrategy
+from trainer.parallel.stages.balance import balance, seconds_of
+from trainer.parallel.stages.cut import cut
+from trainer.parallel.stages.profile import Piece, profile
+from trainer.parallel.strategy import connect
+from trainer.train import run
+from trainer.training.learner import Learner
 
 
 def settings_of(

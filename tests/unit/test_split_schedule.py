@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from trainer.split.schedule import SCHEDULES, Unit, by_stage, live_micros, needs, simulate
+from trainer.parallel.stages.schedule import SCHEDULES, Unit, by_stage, live_micros, needs, simulate
 
 SIZES = list(itertools.product(range(1, 7), range(1, 17)))
 COSTS = {"F": 1.0, "B": 2.0}

@@ -13,16 +13,23 @@ from learners import new_learner
 from messages import refused
 from savers import saving_into
 from slipway.checkpoint.folder import Checkpoint, read_checkpoint, write_checkpoint
-from slipway.checkpoint.header import Header, Metric
+from slipway.checkpoint.header import Header, Metric, Position
 from slipway.checkpoint.store import CheckpointStore
-from slipway.communicator import Alone
-from slipway.position import Position
-from trainer.checkpoint import IDENTITY, capture, check_resumable, facts, identity_of, require_of_trainer, restore
-from trainer.config import DataConfig, ModelConfig, OptimConfig, Settings, TrainConfig
+from slipway.dist.communicator import Alone
+from trainer.config.settings import DataConfig, ModelConfig, OptimConfig, Settings, TrainConfig
 from trainer.data.loader import Batch
 from trainer.data.order import TABLES
 from trainer.data.sampler import MicroBatch
-from trainer.trained.source import check_config
+from trainer.evaluate.trained_run import check_config
+from trainer.training.checkpoint import (
+    IDENTITY,
+    capture,
+    check_resumable,
+    facts,
+    identity_of,
+    require_of_trainer,
+    restore,
+)
 
 SHAPE = (1, 8, 8)
 SQUASHED = ["data.resize", "'crop'", "'squash'"]

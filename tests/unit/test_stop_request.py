@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from slipway.stop import SIGNALS, Reason, StopRequest, read_stop_file
+from slipway.base.stop import SIGNALS, Reason, StopRequest, read_stop_file
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_the_largest_reason_of_the_signals_counts(request_to_stop, numbers, reas
 
 def test_helper_processes_outlive_every_signal_that_asks_a_rank_to_stop():
     code = (
-        "import os; from slipway.stop import SIGNALS, ignore_signals; ignore_signals();"
+        "import os; from slipway.base.stop import SIGNALS, ignore_signals; ignore_signals();"
         "[os.kill(os.getpid(), number) for number in SIGNALS]; print('alive')"
     )
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "alive\n"
@@ -97,7 +97,7 @@ ANSWER = "\ninterrupted: the run will be saved behind this step; the third inter
 )
 def test_the_first_interrupt_from_the_keyboard_is_answered_and_the_third_ends_the_process(line, answer):
     """As Python's own handler would: the first two were requests."""
-    code = "import os, signal; from slipway.stop import StopRequest; request = StopRequest(); request.listen()\n"
+    code = "import os, signal; from slipway.base.stop import StopRequest; request = StopRequest(); request.listen()\n"
     code += f"{line}\n"
     code += "for _ in range(3): os.kill(os.getpid(), signal.SIGINT)\nprint('still here')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

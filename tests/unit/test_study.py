@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from jobgen.batch.study.grid import Axes, points_of, weak_batch
+from jobgen.batch.study.record import read_study
 from jobgen.cli import main
-from jobgen.studies.grid import Axes, points_of, weak_batch
-from jobgen.studies.record import read_study
 from messages import assert_error, assert_names, numbers
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from jobgen.cli import main
-from jobgen.containers import container_names, container_of
-from jobgen.owners import shared
+from jobgen.jobs.owners import shared
+from jobgen.runtimes import container_names, container_of
 from messages import assert_error, assert_names, assert_warning, messages
-from slipway.layout import SETTINGS
-from slipway.slugs import SLUGS
+from slipway.base.contract import SETTINGS
+from slipway.base.slugs import SLUGS
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.usefixtures("login_node")
@@ -444,7 +444,7 @@ class TestPrivateGroups:
         def silent(words, **options):
             raise subprocess.TimeoutExpired(words, options["timeout"], listed)
 
-        monkeypatch.setattr("jobgen.owners.subprocess.run", silent)
+        monkeypatch.setattr("jobgen.jobs.owners.subprocess.run", silent)
         assert len([*shared([library], trusted="", owner=self.USER)]) == refusals
 
 

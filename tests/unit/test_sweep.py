@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from jobgen.batch.sweep.axes import divide, drawn, grid
+from jobgen.batch.sweep.record import read_sweep
 from jobgen.cli import main
-from jobgen.flags import load_schema
-from jobgen.queues import tasks_of
-from jobgen.sweeps.axes import divide, drawn, grid
-from jobgen.sweeps.record import read_sweep
+from jobgen.jobs.trainer_flags import load_schema
+from jobgen.model.queue import tasks_of
 from messages import assert_error, refused
-from slipway.slugs import SLUGS
+from slipway.base.slugs import SLUGS
 
 LR = ("--set", "optim.lr=0.1,0.01")
 TWO = (*LR, "--set", "train.batch_size=64,128")
@@ -387,7 +387,9 @@ class TestSubmission:
             fcntl.flock(lock, fcntl.LOCK_EX)
             refuses(capsys, "folder-in-use", Path("sweep").absolute(), words=LR)
         assert not Path("sweep/sweep.json").exists()
-        monkeypatch.setattr("jobgen.sweeps.command.ask", lambda *_, **__: Path("sweep/sweep.json").write_text("{}"))
+        monkeypatch.setattr(
+            "jobgen.batch.sweep.command.ask", lambda *_, **__: Path("sweep/sweep.json").write_text("{}")
+        )
         refuses(capsys, "folder-in-use", Path("sweep").absolute(), words=LR)
         assert not [*login_node.glob("*.script")]
 

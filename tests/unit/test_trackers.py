@@ -13,10 +13,11 @@ from torch import nn
 
 from attempts import Attempt
 from messages import assert_warning, refused, slugs
-from slipway import Session, Stopped, trackers
-from slipway.environment import read_environment
-from slipway.status import read_status
-from slipway.trackers import Background, named_trackers
+from slipway import Session, Stopped
+from slipway.base.environment import read_environment
+from slipway.base.status import read_status
+from slipway.run import trackers
+from slipway.run.trackers import Background, named_trackers
 
 pytestmark = pytest.mark.usefixtures("agree_after_each_step")
 
@@ -101,7 +102,7 @@ def test_a_tracker_that_fails_or_hangs_ends_nothing(method, trouble, tmp_path, m
     monkeypatch.setattr(trackers, "START_LIMIT", 0.1)
     monkeypatch.setattr(trackers, "END_LIMIT", 0.1)
     make = trouble if method == "start" else lambda _: Fake(**{method: trouble})
-    monkeypatch.setitem(trackers.KINDS, "tensorboard", trackers.Kind(make, "tensorboard", "tensorboard"))
+    monkeypatch.setitem(trackers.KINDS, "tensorboard", trackers.TrackerKind(make, "tensorboard", "tensorboard"))
     train(tmp_path / "run", trackers="tensorboard")
     assert read_status(tmp_path / "run").verdict == "done 4 complete"
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 5
@@ -126,7 +127,9 @@ def test_what_comes_while_a_tracker_starts_is_kept(monkeypatch):
 
 def test_an_error_of_the_script_is_told_to_the_tracker(tmp_path, monkeypatch):
     fake = Fake()
-    monkeypatch.setitem(trackers.KINDS, "tensorboard", trackers.Kind(lambda _: fake, "tensorboard", "tensorboard"))
+    monkeypatch.setitem(
+        trackers.KINDS, "tensorboard", trackers.TrackerKind(lambda _: fake, "tensorboard", "tensorboard")
+    )
     with pytest.raises(TypeError), Session(model=nn.Linear(1, 1), folder=tmp_path / "run", trackers="tensorboard"):
         raise TypeError
     assert fake.seen == [False]

@@ -12,10 +12,10 @@ from torch.torch_version import TorchVersion
 from messages import refused
 from ranks import on_ranks
 from slipway import Session
+from slipway.capture.weights import read_weights
 from slipway.checkpoint.components import restore
-from slipway.communicator.collectives import run_on_root
-from slipway.model_state import Model
-from slipway.weights import read_weights
+from slipway.dist.collectives import run_on_root
+from slipway.state.model_state import Model
 
 pytestmark = pytest.mark.usefixtures("agree_after_each_step")
 

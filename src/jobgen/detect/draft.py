@@ -7,7 +7,7 @@ import textwrap
 from typing import Dict, List, NamedTuple, Optional, Tuple, Union
 
 from jobgen.errors import printable
-from jobgen.model import Site
+from jobgen.model.job import Site
 
 Value = Union[str, int, bool, Tuple[str, ...]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Iterable, List, NamedTuple, Sequence, Tuple
 
-from jobgen.resolve import MIG_PROFILE
+from jobgen.resolve.resolve import MIG_PROFILE
 
 AMD = r"mi[0-9]{2,3}[a-z]?|instinct|radeon|gfx[0-9]{3,4}[a-z]?|rocm[0-9]*"
 INTEL = r"pvc|ponte_?vecchio|max1[0-9]{3}|flex1[0-9]{2}|gaudi[0-9]?"

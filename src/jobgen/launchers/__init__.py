@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import List, NamedTuple, Tuple
 
-from jobgen import registry
-from jobgen.model import Job
+from jobgen.model import registry
+from jobgen.model.job import Job
+from jobgen.model.shell import Expansion, Layer
 from jobgen.schedulers import Scheduler
-from jobgen.shell import Expansion, Layer
 
 NAME_NODE = Expansion('"$lib/name_node.sh"')
 NAME_RANK = Expansion('"$lib/name_rank.sh"')

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from jobgen.launchers import RANK_LOOP, Launcher, Start
-from jobgen.model import Job
+from jobgen.model.job import Job
 
 
-class Dask(Launcher):
+class DaskLauncher(Launcher):
     """A task of Dask on each node."""
 
     name = "dask"
@@ -23,4 +23,4 @@ class Dask(Launcher):
         return Start([["dask_each_node", "0"]], [["bash", RANK_LOOP]])
 
 
-LAUNCHER = Dask()
+LAUNCHER = DaskLauncher()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from jobgen.launchers import RANK_LOOP, Launcher, Start
-from jobgen.model import Job
+from jobgen.model.job import Job
 
 
-class Local(Launcher):
+class LocalLauncher(Launcher):
     """A child of the script."""
 
     name = "local"
@@ -23,4 +23,4 @@ class Local(Launcher):
         return Start([["exec"]], [["bash", RANK_LOOP]])
 
 
-LAUNCHER = Local()
+LAUNCHER = LocalLauncher()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import List, Tuple
 
 from jobgen.launchers import NAME_NODE, Launcher, Start, name_rank
-from jobgen.model import Job
+from jobgen.model.job import Job
+from jobgen.model.shell import Expansion, array, command
 from jobgen.schedulers import Scheduler
-from jobgen.shell import Expansion, array, command
 
 
 class Mpirun(Launcher):

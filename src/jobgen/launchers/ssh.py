@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import List, Tuple
 
 from jobgen.launchers import RANK_LOOP, Launcher, Start
-from jobgen.model import Job
+from jobgen.model.job import Job
+from jobgen.model.shell import command, words_of
 from jobgen.schedulers import Scheduler
-from jobgen.shell import command, words_of
 
 
 class Ssh(Launcher):

@@ -6,11 +6,13 @@ below.
 
 from __future__ import annotations
 
+import shutil
 from typing import ClassVar, Dict, List, Literal, Mapping, NamedTuple, Optional, Tuple
 
-from jobgen import registry
-from jobgen.model import Job, Option
-from jobgen.shell import Word
+from jobgen.model import registry
+from jobgen.model.job import Job, Option
+from jobgen.model.queue import Queue
+from jobgen.model.shell import Word
 
 CLIENTS = ("dask",)
 """Modules of this package that are no site's scheduler: programs that ask it for nodes, each a spec's ``client``."""
@@ -82,8 +84,6 @@ class Scheduler:
     """Bash that sets ``script``, the file that was submitted."""
     one_machine = False
     """Whether there is no queue, and no node but this one."""
-    has_queue = True
-    """Whether scripts are submitted, and not simply started."""
     takes_arguments = True
     """Whether a script is given arguments; otherwise they come in SLIPWAY_ARGS, and the library has read_arguments."""
     node_properties = False
@@ -110,6 +110,9 @@ class Scheduler:
     """Those with such names that its commands read anywhere, such as where its configuration is."""
     other_job_variables: Tuple[str, ...] = ()
     """What it sets in a job under other names, and what a script reads of it."""
+
+    queue: Optional[Queue] = None
+    """What answers for submitted jobs; None if scripts are simply started, as on one machine."""
 
     def directives(self, job: Job) -> List[Directive]:
         """Return what stands at the top of the script, in order."""
@@ -177,3 +180,14 @@ def scheduler_of(name: str) -> Scheduler:
     """Return the scheduler of that name, one of ``scheduler_names`` or CLIENTS."""
     scheduler: Scheduler = registry.load(__name__, name, "SCHEDULER")
     return scheduler
+
+
+def queue_of(name: str) -> Optional[Queue]:
+    """Return the queue of a scheduler by its name; None if there is no such scheduler, or it has no queue."""
+    return scheduler_of(name).queue if name in scheduler_names() else None
+
+
+def queues_here() -> List[Queue]:
+    """Return those whose commands are on this machine: none, one, or, on some clusters, several."""
+    every = [queue_of(name) for name in scheduler_names()]
+    return [queue for queue in every if queue and shutil.which(queue.command)]

@@ -1,7 +1,7 @@
 """Dask: the script is a client, started by hand, that asks the site's scheduler for nodes by Dask-Jobqueue.
 
-What a node is asked for by stands in the script as JSON, which ``trainer.dask`` reads: the directives of a job script
-of one node, as they are at the site.
+What a node is asked for by stands in the script as JSON, which ``trainer.launch.dask`` reads: the directives of a job
+script of one node, as they are at the site.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Dict, List, Tuple
 
 import msgspec
 
-from jobgen.model import Job
+from jobgen.model.job import Job
+from jobgen.model.shell import one_line
 from jobgen.schedulers import Directive, Scheduler, scheduler_of
-from jobgen.shell import one_line
 
 IDENTITY = """\
 job_id=$(date +%Y%m%d-%H%M%S)-${HOSTNAME%%.*}-$$
@@ -28,7 +28,7 @@ END_OF_REQUEST
 }"""
 
 
-class Dask(Scheduler):
+class DaskClient(Scheduler):
     """Dask-Jobqueue, 0.9 or later."""
 
     name = "dask"
@@ -37,7 +37,6 @@ class Dask(Scheduler):
     launcher = "dask"
     identity = IDENTITY
     header = "dask_header.txt"
-    has_queue = False
     resumes: ClassVar[Dict[str, str]] = {"restart": "which gives its nodes back and asks for new ones"}
 
     def directives(self, job: Job) -> List[Directive]:  # noqa: ARG002 -- the nodes' jobs have them
@@ -60,7 +59,7 @@ class Dask(Scheduler):
 
 
 def request(job: Job) -> Dict[str, Any]:
-    """Return what ``trainer.dask.request`` reads."""
+    """Return what ``trainer.launch.dask.request`` reads."""
     giver, site = scheduler_of(job.site.scheduler), job.site
     spec = msgspec.structs.replace(job.spec, nodes=1)
     worker = msgspec.structs.replace(job, spec=spec, per_rank=False, options={**job.options, **giver.dask_options})
@@ -77,4 +76,4 @@ def request(job: Job) -> Dict[str, Any]:
     }
 
 
-SCHEDULER = Dask()
+SCHEDULER = DaskClient()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import List
 
-from jobgen.model import Job
+from jobgen.model.job import Job
 from jobgen.schedulers import Directive, Scheduler
 
 
-class Local(Scheduler):
+class NoScheduler(Scheduler):
     """A shell."""
 
     name = "local"
@@ -18,7 +18,6 @@ class Local(Scheduler):
     identity = "job_id=$(date +%Y%m%d-%H%M%S)-$$\nsubmit_folder=$PWD"
     header = "local_header.txt"
     one_machine = True
-    has_queue = False
 
     def directives(self, job: Job) -> List[Directive]:  # noqa: ARG002 -- there are none
         """Return none."""
@@ -29,4 +28,4 @@ class Local(Scheduler):
         return ["bash", path]
 
 
-SCHEDULER = Local()
+SCHEDULER = NoScheduler()

@@ -15,13 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from slipway.checkpoint.containers import DICTIONARIES, SETS, WITH_OPTIONS, kind_of, make, options_of
+from slipway.base.errors import SessionError, SlipwayError
+from slipway.checkpoint.containers import DICTIONARIES, SETS, WITH_OPTIONS, kind_of, make, obstacle, options_of
 from slipway.checkpoint.folder import Checkpoint, Tensors
 from slipway.checkpoint.header import Header, from_manifest, to_manifest
-from slipway.checkpoint.savable import obstacle
-from slipway.communicator import Communicator
-from slipway.communicator.collectives import as_bytes, broadcast_json
-from slipway.errors import SessionError, SlipwayError
+from slipway.dist.collectives import as_bytes, broadcast_json
+from slipway.dist.communicator import Communicator
 
 PLAIN = {bool, int, float, str, type(None)}
 NUMPY_KINDS = "biufc"

@@ -20,11 +20,11 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from slipway.base.contract import BEST, LATEST, checkpoint_folder
+from slipway.base.errors import warn
+from slipway.base.files import sync_folder, write_json
+from slipway.base.reading import read_whole
 from slipway.checkpoint.header import SCHEMA, Header, from_manifest, to_manifest
-from slipway.errors import warn
-from slipway.files import sync_folder, write_json
-from slipway.layout import BEST, LATEST, checkpoint_folder
-from slipway.reading import read_whole
 
 log = logging.getLogger(__name__)
 

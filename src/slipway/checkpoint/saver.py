@@ -10,10 +10,10 @@ import threading
 import torch
 from torch import Tensor
 
+from slipway.base.errors import NotSavedError, SessionError, SlipwayError, is_retryable, warn
+from slipway.checkpoint.compile_cache import CompiledCode
 from slipway.checkpoint.folder import Checkpoint, Tensors
 from slipway.checkpoint.store import CheckpointStore
-from slipway.compiled import CompiledCode
-from slipway.errors import NotSavedError, SessionError, SlipwayError, is_retryable, warn
 
 log = logging.getLogger(__name__)
 

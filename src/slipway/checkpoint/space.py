@@ -8,14 +8,14 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
+from slipway.base.errors import warn
 from slipway.checkpoint.folder import Checkpoint
-from slipway.errors import warn
 
 log = logging.getLogger(__name__)
 
 BESIDES = 2
 """Checkpoints besides those that are kept: the best, and the one that is being written."""
-QUOTA_SCRIPT = Path(__file__).parents[1] / "quota_left.sh"
+QUOTA_SCRIPT = Path(__file__).with_name("quota_left.sh")
 QUOTA_LIMIT = 12
 """Seconds that it may take; each of its programs has 4."""
 

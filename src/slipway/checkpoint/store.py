@@ -9,6 +9,19 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from slipway.base.contract import BEST, CHECKPOINTS, LATEST, checkpoint_folder, checkpoint_step
+from slipway.base.errors import (
+    AllDamagedError,
+    CannotReadError,
+    DamagedBestError,
+    DamagedCheckpointError,
+    NoCheckpointError,
+    OlderCheckpointError,
+    is_retryable,
+    warn,
+)
+from slipway.base.files import replace_symlink
+from slipway.base.slugs import EXIT_FAILED
 from slipway.checkpoint.folder import (
     MANIFEST,
     Checkpoint,
@@ -27,19 +40,6 @@ from slipway.checkpoint.folder import (
     write_checkpoint,
 )
 from slipway.checkpoint.header import Header, Metric
-from slipway.errors import (
-    AllDamagedError,
-    CannotReadError,
-    DamagedBestError,
-    DamagedCheckpointError,
-    NoCheckpointError,
-    OlderCheckpointError,
-    is_retryable,
-    warn,
-)
-from slipway.files import replace_symlink
-from slipway.layout import BEST, CHECKPOINTS, LATEST, checkpoint_folder, checkpoint_step
-from slipway.slugs import EXIT_FAILED
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trainer.config.errors import ConfigError
 from trainer.data.augment import crop_flip
-from trainer.errors import ConfigError
 
 Ids = NDArray[np.int64]
 Draws = NDArray[np.float32]

@@ -7,10 +7,10 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from slipway.files import LineFile
-from slipway.position import Position
-from slipway.world import World
-from trainer.config import Config
+from slipway.base.environment import World
+from slipway.base.files import LineFile
+from slipway.checkpoint.header import Position
+from trainer.config.settings import Config
 from trainer.data.base import Dataset
 from trainer.data.loader import Batch, Loader, Stopwatch
 from trainer.data.order import epoch_of, version_for

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from slipway.errors import labelled
-from slipway.stop import ignore_signals
-from slipway.workers import end_when_queue_fails, end_workers
+from slipway.base.errors import labelled
+from slipway.base.stop import ignore_signals
+from slipway.data.workers import end_when_queue_fails, end_workers
 from trainer.data.base import Dataset, Draws, Fetched, Ids
 from trainer.data.sampler import MicroBatch
 

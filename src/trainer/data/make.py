@@ -8,9 +8,10 @@ from pathlib import Path
 
 from PIL import Image
 
-from trainer import arguments, seeds
-from trainer.data.aerial import LOOKS, draw
-from trainer.errors import ConfigError, UsageError, did_you_mean
+from trainer.config import arguments
+from trainer.config.errors import ConfigError, UsageError, did_you_mean
+from trainer.data import seeds
+from trainer.data.sets.aerial import LOOKS, draw
 
 NAME = "make-data"
 SETS = ("aerial",)

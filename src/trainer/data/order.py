@@ -11,8 +11,8 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from slipway.permutation import LARGE, Permutation, hashed
-from trainer import seeds
+from slipway.rng.permutation import LARGE, Permutation, hashed
+from trainer.data import seeds
 from trainer.data.base import Draws, Ids
 from trainer.data.sampler import Order
 

@@ -19,14 +19,14 @@ from typing import BinaryIO, NamedTuple
 from PIL import Image
 from tqdm import tqdm
 
-from slipway.archive import LOCAL, Archive
-from slipway.files import sync_folder
-from slipway.flags import is_utf8
-from slipway.reading import read_whole
-from trainer import arguments
-from trainer.config import DataConfig
-from trainer.data.files import FolderTree, note_of
-from trainer.errors import ConfigError
+from slipway.base.files import sync_folder
+from slipway.base.flags import is_utf8
+from slipway.base.reading import read_whole
+from slipway.data.archive import LOCAL, Archive
+from trainer.config import arguments
+from trainer.config.errors import ConfigError
+from trainer.config.settings import DataConfig
+from trainer.data.sets.files import FolderTree, note_of
 
 NAME = "pack"
 OWN = {
@@ -63,7 +63,7 @@ class Packed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Source:
+class PackingSource:
     """Files that are to be packed, and how."""
 
     root: Path
@@ -123,7 +123,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _source(folder: Path, shorter_side: int, quality: int) -> tuple[Source, int]:
+def _source(folder: Path, shorter_side: int, quality: int) -> tuple[PackingSource, int]:
     """Return the images below a folder, as ``--data-dir`` takes it, and the number of their classes."""
     if folder.is_file():
         raise ConfigError("not-a-folder", f"{folder} is a file: name the folder of images that is to be packed.")
@@ -139,10 +139,10 @@ def _source(folder: Path, shorter_side: int, quality: int) -> tuple[Source, int]
     for name in names:
         if not is_utf8(name):
             raise ConfigError("bad-path", f"the name of {folder}/{name} is not UTF-8, as in an archive: rename it.")
-    return Source(folder, names, shorter_side, quality), classes
+    return PackingSource(folder, names, shorter_side, quality), classes
 
 
-def pack(source: Source, target: Path) -> None:
+def pack(source: PackingSource, target: Path) -> None:
     """Write an archive, or, into a file beside it, the part from which a later call goes on.
 
     Raises:
@@ -193,7 +193,7 @@ def _lock(file: BinaryIO, path: Path) -> None:
         raise refusal
 
 
-def _write(source: Source, file: BinaryIO, path: Path) -> None:
+def _write(source: PackingSource, file: BinaryIO, path: Path) -> None:
     """Write all members behind those that are whole, and the central directory."""
     whole, end = [], 0
     file.seek(0)
@@ -217,7 +217,7 @@ def _write(source: Source, file: BinaryIO, path: Path) -> None:
                 bar.update()
 
 
-def _read_ahead(source: Source, names: list[str]) -> Iterator[Packed]:
+def _read_ahead(source: PackingSource, names: list[str]) -> Iterator[Packed]:
     """Yield files in order, read and reduced by as many threads as there are CPUs: PIL computes without the GIL."""
     threads = len(os.sched_getaffinity(0))
     read: deque[Future[Packed]] = deque()

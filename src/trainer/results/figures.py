@@ -11,9 +11,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from slipway.metrics import Record
-from trainer.data import Dataset
-from trainer.evaluation import Evaluation
+from slipway.run.metrics import Record
+from trainer.data.sets import Dataset
+from trainer.training.evaluation import Evaluation
 
 PAIRS, EXAMPLES = 8, 8
 """Pairs of classes in confused.png, and images of each."""

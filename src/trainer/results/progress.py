@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from slipway.position import Position
+from slipway.checkpoint.header import Position
 
 log = logging.getLogger(__name__)
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import csv
 import logging
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
-from slipway.errors import warn
-from slipway.goodput import describe, read_goodput
-from slipway.metrics import read_records
-from slipway.runfolder import RunFolder
-from slipway.status import Status
-from trainer.data import Dataset
-from trainer.evaluation import Evaluation
-from trainer.learner import Learner
-from trainer.results.tables import CONFUSION, write_tables
+from slipway.base.errors import warn
+from slipway.base.goodput import describe, read_goodput
+from slipway.base.status import Status
+from slipway.run.metrics import read_records
+from slipway.run.run_folder import RunFolder
+from trainer.data.sets import Dataset
+from trainer.training.evaluation import Evaluation
+from trainer.training.learner import Learner
 
 CONFUSION_FIGURE, SCHEDULE = "confusion.png", "schedule.png"
 
@@ -32,7 +34,7 @@ def write_results(
     write_tables(evaluation, dataset.classes, folder.figures)
     if figures:
         from trainer.results import figures as draw  # noqa: PLC0415 -- matplotlib is slow to import
-        from trainer.results.schedule import draw_schedule  # noqa: PLC0415
+        from trainer.results.schedule_figure import draw_schedule  # noqa: PLC0415
 
         try:
             draw.draw_curves(read_records(folder.metrics), folder.figures / "curves.png", title=title)
@@ -90,3 +92,36 @@ def log_end(
     if kept:
         log.info("time: %s", describe(read_goodput(folder.goodput)))
         log.info("run folder: %s", folder.path)
+
+
+CONFUSION = "confusion.csv"
+
+
+def write_tables(evaluation: Evaluation, classes: Sequence[str], folder: Path) -> None:
+    """Write confusion.csv and classes.csv into ``folder``."""
+    write_confusion(evaluation, classes, folder / CONFUSION)
+    write_classes(evaluation, classes, folder / "classes.csv")
+
+
+def write_confusion(evaluation: Evaluation, classes: Sequence[str], path: Path) -> None:
+    """Write the cross-tabulated counts: true classes down, predicted ones across, totals on both margins."""
+    counts = evaluation.confusion
+    rows = [[name, *row, sum(row)] for name, row in zip(classes, counts.tolist(), strict=True)]
+    totals = ["total", *counts.sum(0).tolist(), evaluation.samples]
+    _write(path, ["true \\ predicted", *classes, "total"], [*rows, totals])
+
+
+def write_classes(evaluation: Evaluation, classes: Sequence[str], path: Path) -> None:
+    """Write for each class its samples, recall (share of them found) and precision (share of its claims right)."""
+    counts = evaluation.confusion.double()
+    right = counts.diagonal()
+    columns = (evaluation.confusion.sum(1), right / counts.sum(1), right / counts.sum(0))
+    rows = zip(classes, *(column.tolist() for column in columns), strict=True)
+    _write(path, ["class", "samples", "recall", "precision"], rows)
+
+
+def _write(path: Path, header: Sequence[str], rows: Iterable[Iterable[object]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow(header)
+        table.writerows(rows)

@@ -12,18 +12,18 @@ import sys
 
 import torch
 
-from slipway.attempt import open_folder
-from slipway.communicator import Communicator
-from slipway.communicator.collectives import all_gather_json
-from slipway.environment import Environment
-from slipway.runfolder import RunFolder
-from slipway.stop import Reason
-from trainer.config import Settings
-from trainer.errors import ConfigError
-from trainer.provenance import begin
+from slipway.base.environment import Environment
+from slipway.base.stop import Reason
+from slipway.dist.collectives import all_gather_json
+from slipway.dist.communicator import Communicator
+from slipway.run.attempt import open_folder
+from slipway.run.run_folder import RunFolder
+from trainer.config.errors import ConfigError
+from trainer.config.settings import Settings
+from trainer.parallel.strategy import Strategy, resolved
 from trainer.selftest.measure import Facts, measure
 from trainer.selftest.verdict import faults
-from trainer.strategies import Strategy, resolved
+from trainer.training.provenance import begin
 
 log = logging.getLogger(__name__)
 

@@ -16,12 +16,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 import slipway
-from slipway.communicator import Communicator
-from slipway.communicator.collectives import count_alike
-from slipway.gpu import find_gpus
-from trainer.config import Launch, ModelConfig
-from trainer.models import build_model
-from trainer.strategies import torch_backend
+from slipway.base.gpu import find_gpus
+from slipway.dist.collectives import count_alike
+from slipway.dist.communicator import Communicator
+from trainer.config.settings import Launch, ModelConfig
+from trainer.model import build_model
+from trainer.parallel.strategy import torch_backend
 
 SHAPE, CLASSES = (1, 28, 28), 10
 BATCH = {"cpu": 32, "cuda": 8192}

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 
 from trainer.data.base import InMemoryDataset, Splits, in_memory_splits
-from trainer.models.small import MnistCNN
+from trainer.model.small import MnistCNN
 
 SAMPLES = 8192
 

@@ -12,9 +12,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "src"))  # of this checkout, whatever is installed
 
-from slipway.environment import read_environment
-from trainer import device
-from trainer.config import Launch, ModelConfig, Settings
+from slipway.base.environment import read_environment
+from trainer.config.settings import Launch, ModelConfig, Settings
+from trainer.parallel import device
 
 visible = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
 torch.cuda.device_count = lambda: len(visible)

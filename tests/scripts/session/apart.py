@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from slipway import Session
-from slipway.communicator.collectives import as_bytes
+from slipway.dist.collectives import as_bytes
 
 
 class Quantizer(nn.Module):

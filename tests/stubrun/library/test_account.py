@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from jobgen import account
+from jobgen.jobs import account
 from messages import numbers
 
 READ = "node1.7", "0000:01:00.0 10 870 31744 81559\n0000:02:00.0 10 880 1 81559\n"

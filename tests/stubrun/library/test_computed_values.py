@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobgen import account
+from jobgen.jobs import account
 
 
 @pytest.mark.parametrize(

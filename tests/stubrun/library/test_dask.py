@@ -24,7 +24,7 @@ case $1 in
     cancel) exit "${CANCEL:-0}" ;;
 esac
 """
-"""What stands for ``python -m trainer.dask``."""
+"""What stands for ``python -m trainer.launch.dask``."""
 TASK = """
 import subprocess, sys
 task = subprocess.Popen(["bash"], stdin=subprocess.PIPE, start_new_session=True)
@@ -52,7 +52,7 @@ def calls(tmp_path):
 
 def test_the_client_is_the_python_of_the_environment(dask, place):
     said = dask('check_client; echo "${client[@]}"', PYTHONPATH="/foreign").out
-    assert said.endswith(f" {place}/venv/bin/python -m trainer.dask\n")
+    assert said.endswith(f" {place}/venv/bin/python -m trainer.launch.dask\n")
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_return_nodes(dask, calls):
         f"{REQUEST} check_client; trap end_job EXIT; ask_for_nodes; return_nodes; return_nodes", CANCEL="1"
     )
     assert (code, slugs(err)) == (0, ["jobs-left"])
-    assert [line.split()[2] for line in calls() if "trainer.dask" in line] == ["check", "nodes", "cancel"]
+    assert [line.split()[2] for line in calls() if "trainer.launch.dask" in line] == ["check", "nodes", "cancel"]
 
 
 def test_dask_each_node(dask, calls):

@@ -165,10 +165,10 @@ class TestPreflight:
     @pytest.mark.parametrize(
         ("code", "out"),
         [
-            (RUN, "-m trainer.preflight c.toml --x "),
+            (RUN, "-m trainer.launch.preflight c.toml --x "),
             (
                 f"TRAINER_MEETING='1 x' head_is_tried=1; {RUN}; echo ${{TRAINER_MEETING-none}}$head_is_tried",
-                f"{LIB}/try_head.py python3 -m trainer.preflight c.toml --x none\n",
+                f"{LIB}/try_head.py python3 -m trainer.launch.preflight c.toml --x none\n",
             ),
         ],
         ids=["alone", "after the nodes tried the head node"],

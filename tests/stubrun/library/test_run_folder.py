@@ -8,9 +8,9 @@ import pytest
 
 from bash_library import LIB, assert_dies
 from messages import numbers
-from slipway.lock import Lock
-from slipway.recorder import provenance
-from slipway.world import World
+from slipway.base.environment import World
+from slipway.base.lock import Lock
+from slipway.run.recorder import provenance
 from stubs import ROOT
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from bash_library import LIB, START, assert_ended
 from messages import assert_warning
-from slipway.layout import SETTINGS
+from slipway.base.contract import SETTINGS
 
 EITHER = "require no-data 'file or folder' X"
 MODULE = 'module() { echo "$*"; : "$UNSET"; [ "$2" != broken ]; }; '

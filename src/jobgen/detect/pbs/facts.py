@@ -29,7 +29,7 @@ class Host(NamedTuple):
     """Whether its CPUs are known to be cores, and not hyper-threads."""
 
 
-class Pbs(NamedTuple):
+class PbsFacts(NamedTuple):
     """All of it; nothing is in what it did not say."""
 
     version: str
@@ -49,7 +49,7 @@ def read_version(asker: Asker) -> str:
     return found[0] if found else ""
 
 
-def read_pbs(asker: Asker, version: str) -> Pbs:
+def read_pbs(asker: Asker, version: str) -> PbsFacts:
     """Ask a PBS of that ``version`` for the rest."""
     queues = _blocks(asker.ask("qstat", "-Q", "-f").text, r"Queue: *(\S+)")
     server: Attributes = {}
@@ -62,7 +62,7 @@ def read_pbs(asker: Asker, version: str) -> Pbs:
             for name, key, value in re.findall(r"(?m)^set queue (\S+) (\S+) \+?= (.*)$", said):
                 queues.setdefault(name, {})[key] = value
     is_torque = version.startswith("Version:")
-    return Pbs(
+    return PbsFacts(
         version=version,
         is_torque=is_torque,
         server=server,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
-from jobgen.detect.pbs.facts import Attributes, Host, Pbs
+from jobgen.detect.pbs.facts import Attributes, Host, PbsFacts
 from jobgen.detect.slurm.facts import FOREVER
 from jobgen.detect.words import is_plain, number
 
@@ -15,7 +15,7 @@ LOW = r"preempt|free|scaveng|backfill|low|idle"
 """In names of queues whose jobs make way for others: PBS shows users no attribute of that."""
 
 
-class Queue(NamedTuple):
+class UsableQueue(NamedTuple):
     """A queue to which users submit."""
 
     name: str
@@ -33,16 +33,16 @@ class Queue(NamedTuple):
     is_default: bool
 
 
-def queues_of(pbs: Pbs) -> List[Queue]:
+def queues_of(pbs: PbsFacts) -> List[UsableQueue]:
     """Return the queues that the user may submit to."""
     names = [name for name, attributes in pbs.queues.items() if is_plain(name) and _is_open(attributes, pbs)]
     return [_queue(name, pbs) for name in names]
 
 
-def best(queues: List[Queue], *, gpus: bool) -> Optional[Queue]:
+def best(queues: List[UsableQueue], *, gpus: bool) -> Optional[UsableQueue]:
     """Return the queue for jobs with GPUs, or without; None if there is none."""
 
-    def rank(queue: Queue) -> Tuple[int, ...]:
+    def rank(queue: UsableQueue) -> Tuple[int, ...]:
         of_gpus = sum(host.gpus if gpus else 1 for host in queue.hosts if host.is_up)
         apart = queue.wants_gpus if gpus else not queue.wants_gpus
         low = bool(re.search(LOW, queue.name.lower()))
@@ -52,7 +52,7 @@ def best(queues: List[Queue], *, gpus: bool) -> Optional[Queue]:
     return max(possible, key=rank) if possible else None
 
 
-def _queue(name: str, pbs: Pbs) -> Queue:
+def _queue(name: str, pbs: PbsFacts) -> UsableQueue:
     attributes = pbs.queues[name]
     targets = [part.partition("@")[0].strip() for part in attributes.get("route_destinations", "").split(",")]
     leaves = [pbs.queues[target] for target in targets if target in pbs.queues] or [attributes]
@@ -63,7 +63,7 @@ def _queue(name: str, pbs: Pbs) -> Queue:
     named = bool(re.search(r"gpu|cuda|dgx|[vah]100|volta", name.lower()))
     said = any(_gpus(leaf, kind) for leaf in leaves for kind in ("resources_min", "resources_default", "default_chunk"))
     bound = own or any(_chunk(leaf) for leaf in leaves)
-    return Queue(
+    return UsableQueue(
         name=name,
         attributes=attributes,
         hosts=having or hosts,
@@ -76,7 +76,7 @@ def _queue(name: str, pbs: Pbs) -> Queue:
     )
 
 
-def _hosts_of(leaf: Attributes, name: str, targets: List[str], pbs: Pbs) -> List[Host]:
+def _hosts_of(leaf: Attributes, name: str, targets: List[str], pbs: PbsFacts) -> List[Host]:
     """Return the hosts where jobs of an execution queue may run: its own, and those that have what a chunk asks for."""
     chunk, found = _chunk(leaf), []
     for host in pbs.hosts:
@@ -104,7 +104,7 @@ def _seconds(limit: str) -> int:
     return sum(part * unit for part, unit in zip(reversed(parts), (1, 60, 3600, 86400))) if parts else FOREVER
 
 
-def _is_open(attributes: Attributes, pbs: Pbs) -> bool:
+def _is_open(attributes: Attributes, pbs: PbsFacts) -> bool:
     """Return whether a queue takes jobs of the user."""
     if "False" in {attributes.get("enabled"), attributes.get("started")} or attributes.get("from_route_only") == "True":
         return False

@@ -9,8 +9,8 @@ from typing import Dict, List, Optional
 from jobgen.detect.ask import Asker
 from jobgen.detect.draft import Draft
 from jobgen.detect.gpus import maker
-from jobgen.detect.pbs.facts import Host, Pbs, read_pbs, size_of
-from jobgen.detect.pbs.queues import Queue, best, queues_of
+from jobgen.detect.pbs.facts import Host, PbsFacts, read_pbs, size_of
+from jobgen.detect.pbs.queues import UsableQueue, best, queues_of
 from jobgen.detect.words import is_plain, listed
 
 NODES = "pbsnodes -a"
@@ -54,7 +54,7 @@ def draft_pbs(draft: Draft, asker: Asker, version: str) -> None:
         draft.note(f"{QUEUES}: kill_delay = {wait}: the seconds that ranks have to save when a job is deleted.")
 
 
-def _name(pbs: Pbs) -> str:
+def _name(pbs: PbsFacts) -> str:
     name = pbs.server.get("server_host", "").partition(".")[0]
     return name if is_plain(name) else "pbs"
 
@@ -67,7 +67,7 @@ def ask_launcher(draft: Draft) -> None:
         draft.ask("remote_shell", "Can a job run commands on its nodes by ssh, without a password? Otherwise:", "rsh")
 
 
-def _gpus(draft: Draft, pbs: Pbs, hosts: List[Host], with_gpus: Optional[Queue]) -> None:
+def _gpus(draft: Draft, pbs: PbsFacts, hosts: List[Host], with_gpus: Optional[UsableQueue]) -> None:
     """Find out what the nodes with GPUs have."""
     up = [host for host in hosts if host.is_up and host.gpus] or [host for host in hosts if host.gpus]
     kind = _kind(draft, pbs, up)
@@ -97,7 +97,7 @@ def _tells(text: str) -> bool:
     return bool(maker([text]))
 
 
-def _kind(draft: Draft, pbs: Pbs, hosts: List[Host]) -> List[Host]:
+def _kind(draft: Draft, pbs: PbsFacts, hosts: List[Host]) -> List[Host]:
     """Return the nodes with GPUs of the type that is there most, and name what requests them."""
     names = sorted({key for host in hosts for key in host.values if "gpu" in key.lower()})
     for name in [] if pbs.is_torque else names:
@@ -114,7 +114,7 @@ def _kind(draft: Draft, pbs: Pbs, hosts: List[Host]) -> List[Host]:
     return hosts
 
 
-def _memory(draft: Draft, pbs: Pbs, hosts: List[Host]) -> None:
+def _memory(draft: Draft, pbs: PbsFacts, hosts: List[Host]) -> None:
     """Ask for the memory of a node, where a job that does not ask is given less."""
     names = ("resources_default.mem", "default_chunk.mem")
     everywhere = [*pbs.queues.values(), pbs.server]
@@ -124,7 +124,7 @@ def _memory(draft: Draft, pbs: Pbs, hosts: List[Host]) -> None:
         draft.add("mem", f"{least // GIB}G", f"{NODES}: memory; a job that does not ask gets {defaults[0]}")
 
 
-def _without_gpus(draft: Draft, pbs: Pbs) -> None:
+def _without_gpus(draft: Draft, pbs: PbsFacts) -> None:
     smallest = min((host for host in pbs.hosts if host.is_up), key=lambda host: host.cpus, default=pbs.hosts[0])
     draft.add("accelerator", "none", f"{NODES}: no node has {'gpus' if pbs.is_torque else 'ngpus'}")
     draft.add("gpus_per_node", 1, "no GPUs: ranks of a node")
@@ -136,7 +136,9 @@ def _without_gpus(draft: Draft, pbs: Pbs) -> None:
         draft.ask("accelerator", text, "nvidia")
 
 
-def _queues(draft: Draft, queues: List[Queue], with_gpus: Optional[Queue], without: Optional[Queue]) -> None:
+def _queues(
+    draft: Draft, queues: List[UsableQueue], with_gpus: Optional[UsableQueue], without: Optional[UsableQueue]
+) -> None:
     if with_gpus:
         others = [queue.name for queue in queues if queue.takes_gpus and queue.name != with_gpus.name]
         default = ", the default queue" if with_gpus.is_default else ""

@@ -6,20 +6,20 @@ import re
 from typing import List, Optional
 
 from jobgen.detect.draft import Draft
-from jobgen.detect.slurm.facts import Slurm
+from jobgen.detect.slurm.facts import SlurmFacts
 from jobgen.detect.slurm.partitions import Partition, accounts_of, qos_of
 from jobgen.detect.words import is_plain, listed
 
 SACCTMGR = "sacctmgr show associations"
 
 
-def charge(draft: Draft, slurm: Slurm, partition: Optional[Partition], without: Optional[Partition]) -> None:
+def charge(draft: Draft, slurm: SlurmFacts, partition: Optional[Partition], without: Optional[Partition]) -> None:
     """Find out account and quality of service of jobs in ``partition``, and of those ``without`` GPUs in theirs."""
     _accounts(draft, slurm, partition, without)
     _qos(draft, slurm, partition, without)
 
 
-def _accounts(draft: Draft, slurm: Slurm, partition: Optional[Partition], without: Optional[Partition]) -> None:
+def _accounts(draft: Draft, slurm: SlurmFacts, partition: Optional[Partition], without: Optional[Partition]) -> None:
     """Tell who pays."""
     enforced = slurm.config.get("AccountingStorageEnforce", "")
     if forced := slurm.variables.get("SBATCH_ACCOUNT"):
@@ -43,7 +43,7 @@ def _accounts(draft: Draft, slurm: Slurm, partition: Optional[Partition], withou
             draft.add("cpu_options.account", cpu_chosen, f"{SACCTMGR}: of partition {without.name}, or by its name")
 
 
-def _account(accounts: List[str], slurm: Slurm, *, gpus: bool) -> str:
+def _account(accounts: List[str], slurm: SlurmFacts, *, gpus: bool) -> str:
     """Return the account to name: by the word in its name where sites keep those for GPUs apart, or the default."""
     other, mine = ("cpu", "gpu") if gpus else ("gpu", "cpu")
     named = [text for text in accounts if _says(text, mine)]
@@ -56,13 +56,13 @@ def _says(name: str, word: str) -> bool:
     return word in re.split(r"[^a-z]+", name.lower())
 
 
-def _account_source(accounts: List[str], chosen: str, slurm: Slurm) -> str:
+def _account_source(accounts: List[str], chosen: str, slurm: SlurmFacts) -> str:
     others = [text for text in accounts if text != chosen]
     default = ", your default" if chosen == slurm.default_account else ""
     return f"{SACCTMGR}{default}" + (f"; others: {listed(others)}" if others else "")
 
 
-def _qos(draft: Draft, slurm: Slurm, partition: Optional[Partition], without: Optional[Partition]) -> None:
+def _qos(draft: Draft, slurm: SlurmFacts, partition: Optional[Partition], without: Optional[Partition]) -> None:
     """Name a quality of service where a partition does not take the user's default one."""
     chosen = _qos_name(draft, "options.qos", slurm, partition)
     if without:
@@ -72,7 +72,7 @@ def _qos(draft: Draft, slurm: Slurm, partition: Optional[Partition], without: Op
             draft.add("cpu_options.qos", False, f"scontrol show partition: {without.name} does not take {chosen}")
 
 
-def _qos_name(draft: Draft, key: str, slurm: Slurm, partition: Optional[Partition]) -> str:
+def _qos_name(draft: Draft, key: str, slurm: SlurmFacts, partition: Optional[Partition]) -> str:
     allowed = qos_of(partition) if partition else None
     if not partition or allowed is None:
         return ""

@@ -52,7 +52,7 @@ class Association(NamedTuple):
     default_qos: str
 
 
-class Slurm(NamedTuple):
+class SlurmFacts(NamedTuple):
     """All of it. None, or nothing in it, is what Slurm did not say."""
 
     config: Dict[str, str]
@@ -68,7 +68,7 @@ class Slurm(NamedTuple):
     """SBATCH_PARTITION and others of the environment, which win over the lines of a script (sbatch(1))."""
 
 
-def read_slurm(asker: Asker, config: Dict[str, str]) -> Slurm:
+def read_slurm(asker: Asker, config: Dict[str, str]) -> SlurmFacts:
     """Ask Slurm, whose ``config`` is known, for the rest."""
     rows = asker.ask("sinfo", "--exact", "--noheader", f"--format={SINFO}").text.splitlines()
     partitions = [_pairs(line) for line in asker.ask("scontrol", "--oneliner", "show", "partition").text.splitlines()]
@@ -76,7 +76,7 @@ def read_slurm(asker: Asker, config: Dict[str, str]) -> Slurm:
     # an error where there is no accounting, which the configuration knows
     has_accounts = "slurmdbd" in config.get("AccountingStorageType", "slurmdbd") and is_plain(user)
     help_of_srun = asker.ask("srun", "--help").text
-    return Slurm(
+    return SlurmFacts(
         config=config,
         nodes=[nodes for nodes in map(_nodes, rows) if nodes],
         partitions={facts["PartitionName"]: facts for facts in partitions if "PartitionName" in facts},

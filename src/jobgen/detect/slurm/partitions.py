@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Dict, FrozenSet, List, NamedTuple, Optional, Tuple
 
 from jobgen.detect.gpus import Gpus
-from jobgen.detect.slurm.facts import Nodes, Slurm
+from jobgen.detect.slurm.facts import Nodes, SlurmFacts
 
 SHORT = 240
 """Minutes: a partition with a smaller limit is for tests and interactive work."""
@@ -59,7 +59,7 @@ class Kind(NamedTuple):
         return sum(part.per_node for part in nodes.gpus if self.gpus.is_slice or part.type == self.gpus.type)
 
 
-def partitions_of(slurm: Slurm) -> List[Partition]:
+def partitions_of(slurm: SlurmFacts) -> List[Partition]:
     """Return all partitions, in sinfo's order."""
     names = list(dict.fromkeys(nodes.partition for nodes in slurm.nodes))
     highest = max((_tier(facts) for facts in slurm.partitions.values()), default=0)
@@ -112,7 +112,7 @@ def kind_of(partition: Partition) -> Kind:
     return Kind(Gpus(chosen, fewest), [nodes for nodes, _ in having], others)
 
 
-def accounts_of(slurm: Slurm, partition: Optional[Partition]) -> List[str]:
+def accounts_of(slurm: SlurmFacts, partition: Optional[Partition]) -> List[str]:
     """Return the user's accounts, or those that a partition takes."""
     name, facts = (partition.name, partition.facts) if partition else ("", {})
     every = [row.account for row in slurm.associations or [] if row.partition in {"", name} or not name]
@@ -126,7 +126,7 @@ def qos_of(partition: Partition) -> Optional[FrozenSet[str]]:
     return _names(partition.facts.get("AllowQos"))
 
 
-def _is_allowed(name: str, facts: Dict[str, str], slurm: Slurm) -> bool:
+def _is_allowed(name: str, facts: Dict[str, str], slurm: SlurmFacts) -> bool:
     """Return whether nothing forbids the user a partition: its state, groups, accounts, qualities of service."""
     if facts.get("State", "UP") not in {"UP", ""} or facts.get("RootOnly") == "YES":
         return False

@@ -9,7 +9,7 @@ from jobgen.detect.ask import Asker
 from jobgen.detect.draft import Draft
 from jobgen.detect.gpus import maker
 from jobgen.detect.slurm.charging import charge
-from jobgen.detect.slurm.facts import Slurm, node_facts, read_slurm
+from jobgen.detect.slurm.facts import SlurmFacts, node_facts, read_slurm
 from jobgen.detect.slurm.node import NODE, Node, draft_cores, draft_local_disk, draft_memory
 from jobgen.detect.slurm.partitions import Kind, Partition, best, kind_of, partitions_of
 from jobgen.detect.words import is_plain, listed, number
@@ -64,7 +64,7 @@ def _version(text: str) -> Tuple[int, ...]:
     return tuple(int(part) for part in re.findall("[0-9]+", text)[:2])
 
 
-def _gpus(draft: Draft, asker: Asker, slurm: Slurm, partition: Partition, kind: Kind) -> None:
+def _gpus(draft: Draft, asker: Asker, slurm: SlurmFacts, partition: Partition, kind: Kind) -> None:
     """Find out what a node of the partition has."""
     gres = ":".join(filter(None, ["gpu", kind.gpus.type, str(kind.gpus.per_node)]))
     counts = sorted({part.per_node for nodes in kind.nodes for part in nodes.gpus if part.type == kind.gpus.type})
@@ -94,7 +94,7 @@ def _gpus(draft: Draft, asker: Asker, slurm: Slurm, partition: Partition, kind: 
     draft_memory(draft, node, slurm.config, share=count / kind.shares(node.nodes))
 
 
-def _gpu_request(draft: Draft, slurm: Slurm) -> None:
+def _gpu_request(draft: Draft, slurm: SlurmFacts) -> None:
     """Tell which option asks for GPUs: those but --gres are of the plugin cons_tres alone, in Slurm 19.05 and later.
 
     https://slurm.schedmd.com/gres.html, "Running Jobs".
@@ -154,7 +154,7 @@ def _without_gpus(
     draft.add("options.partition", chosen.name, f"{SINFO}: {chosen.total(gpus=False)} nodes{default}{more}")
 
 
-def _plugins(draft: Draft, slurm: Slurm, with_gpus: Optional[Partition]) -> None:
+def _plugins(draft: Draft, slurm: SlurmFacts, with_gpus: Optional[Partition]) -> None:
     """Ask about what no command shows: rules of the site by which jobs are changed or refused."""
     pairs = [(name, slurm.config.get(name, "")) for name in ("JobSubmitPlugins", "CliFilterPlugins")]
     named = [f"{name}={value}" for name, value in pairs if value]

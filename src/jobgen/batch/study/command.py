@@ -1,0 +1,215 @@
+"""``jobgen study``: submit what is missing of a grid of allocations, once its cost has been seen."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any, Dict, List, Literal, NamedTuple
+
+from jobgen.batch.cost import ask, cost_of, say
+from jobgen.batch.record import holds
+from jobgen.batch.states import refuse_unknown, states_of
+from jobgen.batch.study.grid import Axes, Point, points_of, settings_of, weak_batch
+from jobgen.batch.study.record import STUDY, Study, StudyEntry, lines_of, read_study
+from jobgen.errors import JobgenError, UsageError
+from jobgen.jobs.faults import find_config
+from jobgen.jobs.submit import Submission, hand_over_for_number, own_environment, prepare, tell
+from jobgen.jobs.trainer_flags import keys_of, load_schema
+from jobgen.model.job import Job
+from jobgen.render.scripts import job_of
+from slipway.base.reading import read_start
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+UNLIMITED = 1_000_000
+
+
+class StudyRequest(NamedTuple):
+    """What the command line asks for."""
+
+    spec: str
+    site: str
+    settings: List[str]
+    arguments: List[str]
+    """Of the trainer, for all points."""
+    folder: Path
+    axes: Axes
+    scaling: Literal["strong", "weak"]
+    batch: int
+    """Samples of a step on each rank of a weak study; 0: as the configuration says."""
+    steps: int
+    """Steps after which a point ends; 0: as the configuration says."""
+    limit: float
+    """Hours of cores, or of GPUs where there are some, above which is asked."""
+    yes: bool
+    dry_run: bool
+
+
+def study(request: StudyRequest) -> int:
+    """Submit the points that are missing or have failed; return the exit code.
+
+    Raises:
+        JobgenError: if a point could not start as things are, or its scheduler does not take it.
+    """
+    base = job_of(request.spec, request.site, request.settings)
+    if base.spec.task != "train":
+        raise UsageError(
+            "nothing-to-vary", f"{base.spec.name} trains nothing: a study needs a spec that does, such as ddp."
+        )
+    refuse_unknown(base.site.scheduler, what="a study")
+    _refuse_contradictions(request, base)
+    gpus = base.gpus_per_node > 0
+    each = base.spec.devices_per_rank
+    points, remarks = points_of(request.axes, most_per_node=base.site.gpus_per_node // each if gpus else UNLIMITED)
+    for line in remarks:
+        say(line)
+    if not points:
+        raise UsageError("nothing-to-vary", "the grid has no point.")
+    record = _record(request, base, points)
+    states = {state.entry.name: state for state in states_of(record)}
+    wanted = [point for point in points if states[point.name].state in {"missing", "failed"}]
+    jobs = [job_of(request.spec, request.site, _settings(request, base, point)) for point in wanted]
+    for line in lines_of(list(states.values())):
+        say(line)
+    cost = cost_of(jobs)
+    say(f"{len(wanted)} of {len(points)} point(s) to submit: {cost}")
+    submissions = {point.name: _prepared(request, base, point, record) for point in wanted}
+    if request.dry_run or not wanted:
+        return tell([*submissions.values()])
+    ask(cost.gpu_hours if gpus else cost.core_hours, limit=request.limit, yes=request.yes)
+    refused = []
+    with record.submitting():
+        for name, submission in submissions.items():
+            if number := hand_over_for_number(submission, submission.script):
+                say(f"{name}: job {number}")
+                record.submitted({name: number})
+            else:
+                refused.append(name)
+    if refused:
+        raise JobgenError(
+            "submission-refused",
+            f"the scheduler does not take {', '.join(refused)}, see above: run the command again for it.",
+        )
+    return 0
+
+
+def _refuse_contradictions(request: StudyRequest, base: Job) -> None:
+    """Refuse what a study sets itself, and a strong one whose global batch would grow with the ranks.
+
+    Raises:
+        JobgenError: if there is such a thing.
+    """
+    if request.batch and request.scaling == "strong":
+        raise UsageError(
+            "flag-conflict", "--batch is of --scaling weak: with strong scaling, name the batch of all ranks behind --."
+        )
+    environment = own_environment()
+    if environment.get("SLIPWAY_SCRIPT"):
+        return
+    taken = {"launch.threads": "--cpus", "data.workers": "--cpus"}
+    if request.steps:
+        taken["train.max_steps"] = "--steps"
+    if request.scaling == "weak":
+        taken.update(dict.fromkeys(("train.batch_size", "train.batch_size_per_rank"), "--scaling weak"))
+    given = keys_of(request.arguments, load_schema())
+    if both := sorted(given & taken.keys()):
+        raise UsageError(
+            "flag-conflict", f"{both[0]} is set behind --, and by {taken[both[0]]}: leave out one of the two."
+        )
+    if request.scaling == "weak" or "train.batch_size" in given:
+        return
+    each_rank = "train.batch_size_per_rank"
+    if each_rank in given or _read_config(environment, base).get("train", {}).get("batch_size_per_rank"):
+        raise UsageError(
+            "flag-conflict",
+            f"{each_rank} makes the global batch grow with the ranks, and strong scaling keeps it: choose "
+            "--scaling weak, or train.batch_size.",
+        )
+
+
+def _record(request: StudyRequest, base: Job, points: List[Point]) -> Study:
+    """Return the study as it will be: what its file says, and the points that it does not hold yet.
+
+    Raises:
+        JobgenError: if the folder holds another study, or something else.
+    """
+    folder = request.folder
+    entries: Dict[str, StudyEntry] = {}
+    found = b""
+    if holds(folder, STUDY):
+        old = read_study(folder)
+        if (old.scaling, old.scheduler) != (request.scaling, base.site.scheduler):
+            raise JobgenError(
+                "different-study", f"{folder} holds a {old.scaling} study under {old.scheduler}: name another --output."
+            )
+        entries, found = old.entries, old.found
+    environment = own_environment()
+    backend = environment.get("BACKEND") or base.spec.backend
+    image = (environment.get("USE_CONTAINER") or str(int(base.site.container != "none"))) == "1"
+    for point in points:
+        taken = point.nodes * point.ranks_per_node * base.spec.devices_per_rank if base.gpus_per_node else 0
+        entry = StudyEntry(
+            name=point.name,
+            run=point.name,
+            nodes=point.nodes,
+            ranks=point.ranks,
+            cpus=point.cpus,
+            backend=point.backend or backend,
+            container=point.container == "1" if point.container else image,
+            gpus=taken,
+        )
+        entries.setdefault(point.name, entry)
+    return Study(folder, base.site.scheduler, list(entries.values()), scaling=request.scaling, found=found)
+
+
+def _settings(request: StudyRequest, base: Job, point: Point) -> List[str]:
+    varied = settings_of(point, gpus=base.gpus_per_node > 0, devices_per_rank=base.spec.devices_per_rank)
+    return [*request.settings, *varied]
+
+
+def _prepared(request: StudyRequest, base: Job, point: Point, record: Study) -> Submission:
+    """Look at all that a point needs.
+
+    Raises:
+        JobgenError: if it could not start as things are.
+    """
+    environment = own_environment()
+    environment["SLIPWAY_RUN_DIR"] = os.path.abspath(record.run_folder(record.entries[point.name]))  # noqa: PTH100
+    environment["SLIPWAY_RANKS_PER_NODE"] = str(point.ranks_per_node)  # whatever GPUs the site's own options bring
+    if point.backend:
+        environment["BACKEND"] = point.backend
+    if point.container:
+        environment["USE_CONTAINER"] = point.container
+    arguments = [*request.arguments, *_arguments(request, base, point, environment)]
+    settings = _settings(request, base, point)
+    return prepare(request.spec, request.site, settings, arguments, environment, dry_run=request.dry_run)
+
+
+def _arguments(request: StudyRequest, base: Job, point: Point, environment: Dict[str, str]) -> List[str]:
+    """Return the flags of the trainer that make a point: threads and data workers by its cores, batch and length."""
+    if environment.get("SLIPWAY_SCRIPT"):  # finds its threads in OMP_NUM_THREADS
+        return []
+    found = ["--threads", str(point.cpus), "--workers", str(point.cpus)]
+    if request.scaling == "weak":
+        batch = request.batch or weak_batch(_read_config(environment, base), load_schema())
+        found += ["--batch-size-per-rank", str(batch)]
+    if request.steps:
+        found += ["--max-steps", str(request.steps)]
+    return found
+
+
+def _read_config(environment: Dict[str, str], base: Job) -> Dict[str, Any]:
+    path = environment.get("SLIPWAY_CONFIG") or base.spec.config
+    try:
+        found = tomllib.loads(read_start(find_config(Path(path)), limit=1 << 20).decode())
+    except OSError as error:
+        raise JobgenError("cannot-read", f"cannot read the configuration {path}: {error.strerror}.") from error
+    except ValueError as error:
+        raise JobgenError("bad-toml", f"the configuration {path} is not valid TOML: {error}.") from error
+    if not isinstance(found.get("train", {}), dict):
+        raise JobgenError("bad-value", f"the configuration {path}: train is no table.")
+    return found

@@ -1,0 +1,91 @@
+"""``study.json``: what a study folder holds, written by ``jobgen study`` and read by everybody else.
+
+docs/contract.md describes it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import List, Literal, Optional
+
+import msgspec
+
+from jobgen.batch.record import RunSet, has, read, refuse_outside
+from jobgen.batch.states import RunState, shown_wait, table
+
+STUDY = "study.json"
+
+
+class StudyEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A point as it stands in the file."""
+
+    name: str
+    run: str
+    nodes: int
+    ranks: int
+    cpus: int
+    backend: str
+    container: bool
+    gpus: int
+    """Of all nodes."""
+    submitted: Optional[str] = None
+    job: Optional[str] = None
+
+
+class StudyFile(msgspec.Struct, frozen=True, kw_only=True):
+    """The file."""
+
+    schema: Literal[1] = 1
+    kind: Literal["study"] = "study"
+    scaling: Literal["strong", "weak"]
+    scheduler: str
+    points: List[StudyEntry]
+
+
+class Study(RunSet[StudyEntry]):
+    """A study folder."""
+
+    file = STUDY
+
+    def __init__(
+        self,
+        folder: Path,
+        scheduler: str,
+        entries: List[StudyEntry],
+        *,
+        scaling: Literal["strong", "weak"],
+        found: bytes = b"",
+    ) -> None:
+        """Describe the study in ``folder``, whose jobs are those of ``scheduler``, and whose file was ``found``."""
+        super().__init__(folder, scheduler, entries, found=found)
+        self.scaling = scaling
+
+    def content(self) -> StudyFile:
+        """Return what the file holds."""
+        return StudyFile(scaling=self.scaling, scheduler=self.scheduler, points=list(self.entries.values()))
+
+
+def is_study(folder: Path) -> bool:
+    """Return whether ``folder`` holds a study.
+
+    Raises:
+        JobgenError: if it may not be read.
+    """
+    return has(folder, STUDY)
+
+
+def read_study(folder: Path) -> Study:
+    """Return the study in ``folder``.
+
+    Raises:
+        JobgenError: if it cannot be read, or is another version's.
+    """
+    content, found = read(folder, STUDY, StudyFile, command="jobgen study")
+    refuse_outside(folder / STUDY, content.points)
+    return Study(folder, content.scheduler, content.points, scaling=content.scaling, found=found)
+
+
+def lines_of(states: List[RunState[StudyEntry]]) -> List[str]:
+    """Return a line for each point, in columns."""
+    rows = [["point", "state", "queue", "what"]]
+    return table(rows + [[state.entry.name, state.state, shown_wait(state), state.about] for state in states])

@@ -1,0 +1,317 @@
+"""``jobgen sweep``: submit what is missing of a sweep as one array job, once its cost has been seen."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Dict, List, NamedTuple, Optional, Tuple
+
+from jobgen.batch.cost import ask, cost_of, say
+from jobgen.batch.record import holds
+from jobgen.batch.states import refuse_unknown
+from jobgen.batch.sweep.array import array_script, jobs_of
+from jobgen.batch.sweep.axes import Axis, divide, drawn, grid, refuse_both
+from jobgen.batch.sweep.record import SWEEP, Goal, Sweep, SweepFile, Trial, read_sweep
+from jobgen.batch.sweep.results import lines_of, plan, results_of
+from jobgen.errors import JobgenError, UsageError
+from jobgen.jobs.owners import shared
+from jobgen.jobs.submit import Submission, hand_over_for_number, own_environment, prepare, tell
+from jobgen.jobs.trainer_flags import keys_of, load_schema
+from jobgen.model.job import Job
+from jobgen.model.shell import one_line
+from jobgen.render.scripts import Script, job_of
+from jobgen.schedulers import queue_of
+
+SUBMISSIONS = "submissions"
+"""Folder of the scripts that were submitted, by number."""
+
+
+class SweepRequest(NamedTuple):
+    """What the command line asks for."""
+
+    spec: str
+    site: str
+    settings: List[str]
+    """Of --set: of the job, and what varies."""
+    arguments: List[str]
+    """Of the trainer or a script, for all trials."""
+    folder: Path
+    random: int
+    """Trials to draw; 0: the grid."""
+    seed: int
+    """Of drawing."""
+    seeds: int
+    """Trials with the same values."""
+    seed_flag: str
+    """The flag by which a script takes its seed."""
+    at_once: int
+    """Tasks that may run together; 0: any number."""
+    rungs: List[int]
+    keep: int
+    metric: str
+    goal: Optional[Goal]
+    limit: float
+    """Hours of cores, or of GPUs where there are some, above which is asked."""
+    yes: bool
+    dry_run: bool
+
+
+class Setup(NamedTuple):
+    """A request that has been understood."""
+
+    request: SweepRequest
+    job: Job
+    settings: List[str]
+    """Of the job."""
+    axes: List[Axis]
+    environment: Dict[str, str]
+    seed_flag: str
+
+    def arguments(self, trial: Trial) -> List[str]:
+        """Return the arguments of ``trial`` on its rung."""
+        found = [*self.request.arguments, *(axis.argument(trial.values[axis.key]) for axis in self.axes)]
+        if self.request.seeds > 1:
+            found.append(f"{self.seed_flag}={trial.seed}")
+        if rungs := self.request.rungs:
+            found += [f"--epochs={rungs[-1]}", f"--stop-epoch={rungs[trial.rung]}"]
+        return found
+
+
+def sweep(request: SweepRequest) -> int:
+    """Submit the trials that are missing or have failed, or those that go on; return the exit code.
+
+    Raises:
+        JobgenError: if a trial could not start as things are, or the scheduler does not take them.
+    """
+    setup = _set_up(request)
+    values = drawn(setup.axes, count=request.random, seed=request.seed) if request.random else grid(setup.axes)
+    record, names = _record(setup, values)
+    results = results_of(record)
+    found = plan(record, [result for result in results if result.state.entry.name in names], keep=request.keep)
+    for line in lines_of(record, results):
+        say(line)
+    if found.about:
+        say(found.about)
+    cost = cost_of([setup.job] * len(found.trials))
+    say(f"{len(found.trials)} of {len(names)} trial(s) to submit: {cost}")
+    if not found.trials:
+        return 0
+    _refuse_too_many(setup.job, len(found.trials))
+    submission = _prepared(setup, found.trials[0])
+    if request.dry_run:
+        return tell([submission])
+    ask(cost.gpu_hours if setup.job.gpus_per_node else cost.core_hours, limit=request.limit, yes=request.yes)
+    with record.submitting():
+        record.promote([trial.name for trial in found.trials], found.rung)
+        _submit(setup, record, [record.entries[trial.name] for trial in found.trials], submission)
+    return 0
+
+
+def _set_up(request: SweepRequest) -> Setup:
+    """Return what the request means.
+
+    Raises:
+        JobgenError: if that is impossible.
+    """
+    environment = own_environment()
+    environment.pop("SLIPWAY_RUN_DIR", None)  # each trial has its own
+    script = bool(environment.get("SLIPWAY_SCRIPT"))
+    schema = load_schema()
+    settings, axes = divide(request.settings, schema, script=script)
+    job = job_of(request.spec, request.site, settings)
+    if job.spec.task != "train":
+        raise UsageError(
+            "nothing-to-vary", f"{job.spec.name} trains nothing: a sweep needs a spec that does, such as ddp."
+        )
+    refuse_unknown(job.site.scheduler, what="a sweep")
+    if not axes and request.seeds == 1:
+        raise UsageError(
+            "nothing-to-vary", "nothing varies: --set SECTION.KEY=A,B names values of a key, --seeds N repeats."
+        )
+    refuse_both(axes, request.arguments, schema)
+    _refuse_rungs(request, axes, script=script)
+    return Setup(request, job, settings, axes, environment, _seed_flag(request, axes, script=script))
+
+
+def _seed_flag(request: SweepRequest, axes: List[Axis], *, script: bool) -> str:
+    """Return the flag by which trials get their seeds.
+
+    Raises:
+        UsageError: if a script's is not named, or the seed is set otherwise too.
+    """
+    if request.seed_flag and not script:
+        raise UsageError("flag-conflict", "--seed-flag is for a script of your own, and SLIPWAY_SCRIPT is not set.")
+    flag = request.seed_flag or ("" if script else "--seed")
+    if request.seeds == 1:
+        return flag
+    if not flag:
+        raise UsageError(
+            "missing-argument",
+            "--seeds with a script of your own needs the flag that sets its seed: --seed-flag --seed.",
+        )
+    taken = any(axis.key in {"train.seed", flag} for axis in axes)
+    given = set() if script else keys_of(request.arguments, load_schema())
+    if taken or "train.seed" in given or any(word.partition("=")[0] == flag for word in request.arguments):
+        raise UsageError("flag-conflict", f"--seeds sets {flag}, and so do you: leave out one of the two.")
+    return flag
+
+
+def _refuse_rungs(request: SweepRequest, axes: List[Axis], *, script: bool) -> None:
+    """Refuse rungs that cannot be, or that something else contradicts.
+
+    Raises:
+        UsageError: if there is such a thing.
+    """
+    rungs = request.rungs
+    if not rungs:
+        return
+    if script:
+        raise UsageError(
+            "flag-conflict", "--rungs needs the trainer: it ends a trial behind an epoch and continues it from there."
+        )
+    if rungs != sorted(set(rungs)) or len(rungs) == 1:
+        raise UsageError(
+            "bad-rungs", f"--rungs {','.join(map(str, rungs))}: name two epochs or more, each above the one before."
+        )
+    if request.keep == 1:
+        raise UsageError("bad-rungs", "--keep 1 would keep all: the best one of so many goes on, so name 2 or more.")
+    given = keys_of(request.arguments, load_schema()) | {axis.key for axis in axes}
+    if both := sorted(given & {"train.epochs", "train.max_steps", "launch.stop_epoch"}):
+        raise UsageError(
+            "flag-conflict", f"{both[0]}: with --rungs the last rung is how long a trial trains: leave it out."
+        )
+
+
+def _record(setup: Setup, values: List[Dict[str, str]]) -> Tuple[Sweep, List[str]]:
+    """Return the sweep as it will be, and the names of the trials that are asked for now.
+
+    That is what its file says, with the trials that it does not hold yet behind.
+
+    Raises:
+        JobgenError: if the folder holds another sweep, or something else, or if no script can hold its name.
+    """
+    request = setup.request
+    folder = Path(one_line(os.path.abspath(request.folder)))  # noqa: PTH100 -- keeps links
+    goal: Goal = request.goal or ("min" if "loss" in request.metric else "max")
+    content = SweepFile(
+        scheduler=setup.job.site.scheduler,
+        metric=request.metric,
+        goal=goal,
+        seeds=request.seeds,
+        rungs=request.rungs,
+        axes={axis.key: axis.text for axis in setup.axes},
+        trials=[],
+    )
+    before = read_sweep(folder) if holds(folder, SWEEP) else Sweep(folder, content)
+    old = before.content()
+    differing = [
+        f"{name} {then!r}, not {now!r}"
+        for name, then, now in (
+            ("scheduler", old.scheduler, content.scheduler),
+            ("seeds", old.seeds, content.seeds),
+            ("rungs", old.rungs, content.rungs),
+            ("keys", [*old.axes], [*content.axes]),
+        )
+        if then != now
+    ]
+    if differing:
+        raise JobgenError(
+            "different-study", f"{request.folder} holds another sweep ({'; '.join(differing)}): name another --output."
+        )
+    record = Sweep(folder, content, found=before.found)
+    record.entries = {trial.name: trial for trial in old.trials}
+    known = {_identity(trial.values, trial.seed): trial.name for trial in old.trials}
+    names: List[str] = []
+    for one in values:
+        for seed in range(request.seeds):
+            name = known.get(_identity(one, seed)) or f"{len(record.entries):03}"
+            record.entries.setdefault(name, Trial(name=name, run=name, values=one, seed=seed, rung=0))
+            names.append(name)
+    if request.rungs and old.trials and {*names} != {trial.name for trial in old.trials}:
+        raise JobgenError(
+            "different-study",
+            f"{request.folder} holds a sweep over other values, and rungs compare all trials: name another --output.",
+        )
+    return record, names
+
+
+def _identity(values: Dict[str, str], seed: int) -> Tuple[Tuple[Tuple[str, str], ...], int]:
+    return tuple(sorted(values.items())), seed
+
+
+def _refuse_too_many(job: Job, trials: int) -> None:
+    """Raise a JobgenError if the scheduler takes no array of so many tasks."""
+    queue = queue_of(job.site.scheduler)
+    largest = queue.largest_array() if queue and trials > 1 else None
+    if largest is not None and trials > largest:
+        raise JobgenError(
+            "too-many-trials",
+            f"{trials} trials are one array, and {job.site.scheduler} takes at most {largest} tasks in one here: "
+            "submit fewer; run again with more, the command adds them.",
+        )
+
+
+def _prepared(setup: Setup, trial: Trial) -> Submission:
+    """Look at all that a trial needs.
+
+    Raises:
+        JobgenError: if it could not start as things are.
+    """
+    request = setup.request
+    arguments = setup.arguments(trial)
+    submission = prepare(
+        request.spec, request.site, setup.settings, arguments, setup.environment, dry_run=request.dry_run
+    )
+    return submission._replace(arguments=[])  # the script of the array has those of each trial
+
+
+def _submit(setup: Setup, record: Sweep, trials: List[Trial], submission: Submission) -> None:
+    """Submit trials, and note as which jobs.
+
+    Raises:
+        JobgenError: if the scheduler does not take them, or if others can write what they would run.
+    """
+    job, of_each = submission.job, {trial.run: setup.arguments(trial) for trial in trials}
+    trusted = setup.environment.get("SLIPWAY_TRUSTED_FOLDER", "")
+    for fault in shared([record.folder, record.folder / SUBMISSIONS], trusted=trusted):
+        raise fault
+    folder = _new_folder(record)
+    script = folder / "job.sh"
+    at_once = setup.request.at_once
+    text = array_script(job, of_each, folder=record.folder, script=script, at_once=at_once, trusted=trusted)
+    array = Script(job, text)
+    try:
+        submission.script.write(script)
+        array.write(folder / "array.sh")
+    except JobgenError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    # Whatever else happens from here on, the scheduler may have it, and need the folder.
+    number = hand_over_for_number(submission, array)
+    if not number:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise JobgenError(
+            "submission-refused", "the scheduler does not take the trials, see above; run the command again."
+        )
+    say(f"job {number}: {len(trials)} trial(s)")
+    record.submitted(jobs_of(number, [trial.name for trial in trials]))
+
+
+def _new_folder(record: Sweep) -> Path:
+    """Return a new folder for the scripts of a submission.
+
+    Raises:
+        JobgenError: if it cannot be made.
+    """
+    above = record.folder / SUBMISSIONS
+    number = 0
+    while True:
+        number += 1
+        try:
+            (above / str(number)).mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise JobgenError("cannot-write", f"cannot write {above}: {error.strerror}.") from error
+        return above / str(number)

@@ -1,0 +1,1 @@
+"""``jobgen status``, ``logs`` and ``cancel``."""

@@ -1,0 +1,1 @@
+"""Jobs: checked, submitted, and their run folders read."""

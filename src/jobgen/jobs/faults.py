@@ -1,0 +1,264 @@
+"""What the login node can see of a job before it waits in a queue: settings, files, arguments, GPUs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Callable, Dict, Iterator, List, Mapping, Optional
+
+from jobgen.errors import JobgenError, UsageError, nearest, warn
+from jobgen.model.job import BUILDS, Job
+from jobgen.model.paths import data_folder
+from jobgen.model.shell import words_of
+from jobgen.render.launch import backends
+from jobgen.resolve.settings import settings_of
+from jobgen.runtimes import container_of
+from slipway.base.contract import IGNORED_NAMES, JOB_SCRIPT, OTHER_VARIABLES, SETTINGS, refusal
+from slipway.base.gpu import advice, describe, fits, gpus_of_this_machine
+
+BUILDERS = {"image": "build/image", "venv": "build/setup"}
+"""What a job that builds runs, in a clone."""
+Settings = Dict[str, Optional[str]]
+
+
+def faults_of(job: Job, environment: Mapping[str, str], arguments: List[str], *, site: str) -> Iterator[JobgenError]:
+    """Yield each reason why the job could not start, or would end at once, as far as can be seen from here.
+
+    Args:
+        job: what is to be submitted.
+        environment: with its settings.
+        arguments: for what it trains.
+        site: what the command line calls the job's site.
+    """
+    settings: Settings = {setting.name: setting.value for setting in settings_of(job, environment)}
+    yield from _of_settings(environment)
+    if job.spec.task in BUILDS:
+        yield from _of_build(job, arguments, settings)
+        return
+    if job.spec.task == "shell":
+        yield from _of_environment(job, settings, environment, site=site)
+        yield from _of_data(job, settings)
+        return
+    yield from _of_arguments(arguments, settings)
+    run_dir = environment.get("SLIPWAY_RUN_DIR")
+    if not (run_dir and Path(run_dir, JOB_SCRIPT).is_file()):  # that script goes on with what it has kept
+        yield from _of_backend(job, settings, site=site)
+        yield from _of_environment(job, settings, environment, site=site)
+        yield from _of_inputs(job, settings)
+
+
+def find_config(path: Path) -> Path:
+    """Return ``path``, or the file that jobgen brings along and copies there where it is missing."""
+    packaged = data_folder("configs") / path.name
+    return path if path.exists() or path.parent != Path("configs") or not packaged.is_file() else packaged
+
+
+def need(slug: str, name: str, path: str, remedy: str, *, file: bool = False) -> Iterator[JobgenError]:
+    """Yield why the file or folder ``path`` of the setting ``name`` cannot be used, as errors with ``slug``."""
+    if not os.access(path, os.R_OK):
+        yield JobgenError(slug, f"{name}: {path} is missing or cannot be read from here: {remedy}.")
+    elif file and not Path(path).is_file():
+        yield JobgenError(slug, f"{name}: {path} is no file: {remedy}.")
+
+
+def _of_settings(environment: Mapping[str, str]) -> Iterator[JobgenError]:
+    """Look at every setting that is set, and at those of earlier versions."""
+    ignored = []
+    for setting in SETTINGS.values():
+        if environment.get(setting.old):
+            if setting.refuse_old:
+                yield JobgenError("old-name", f"{setting.old} is called {setting.name} now: set that instead.")
+            else:
+                ignored.append(f"{setting.old} (use {setting.name})")
+        if (value := environment.get(setting.name)) and (why := refusal(setting.name, value)):
+            yield JobgenError("bad-value", f"{why}.")
+    ignored += [f"{old} (use {new})" for old, new in IGNORED_NAMES.items() if environment.get(old)]
+    if ignored:
+        warn("ignored-variable", f"set, but not read: {', '.join(ignored)}")
+    for name in environment:
+        if name.startswith("SLIPWAY_") and name not in SETTINGS and name not in OTHER_VARIABLES:
+            warn("unknown-setting", f"{name} is no setting.{nearest(name, list(SETTINGS))}")
+
+
+def _of_build(job: Job, arguments: List[str], settings: Settings) -> Iterator[JobgenError]:
+    """Look at what a job that builds needs: a clone, which it makes the image or the environment from."""
+    program = BUILDERS[job.spec.task]
+    if not os.access(program, os.X_OK):
+        yield JobgenError(
+            "no-clone", f"{job.spec.name} needs a clone of the project: there is no {program} in {Path.cwd()}."
+        )
+        return
+    if arguments:
+        yield UsageError(
+            "unexpected-argument",
+            f"{job.spec.name} takes no arguments, and these stand behind --: {shlex.join(arguments)}.",
+        )
+    variant = settings["SLIPWAY_VARIANT"] or ""
+    known = [path.stem for path in Path("containers", "pins").glob("*.env")]
+    if variant not in known:
+        yield JobgenError(
+            "unknown-name", f"SLIPWAY_VARIANT: no {variant}.env in containers/pins.{nearest(variant, known)}"
+        )
+        return
+    _compare_gpus(lambda: variant)
+    if wheelhouse := settings.get("SLIPWAY_WHEELHOUSE"):
+        yield from need("no-wheelhouse", "SLIPWAY_WHEELHOUSE", wheelhouse, "`make wheelhouse` fills one")
+
+
+def _of_arguments(arguments: List[str], settings: Settings) -> Iterator[JobgenError]:
+    """Look for flags that the trainer does not have, which would end the job on the nodes."""
+    if given := settings.get("SLIPWAY_ARGS"):
+        if arguments:
+            yield UsageError("flag-conflict", "arguments stand both in SLIPWAY_ARGS and behind --: unset SLIPWAY_ARGS.")
+            return
+        try:
+            arguments = words_of(given, what="SLIPWAY_ARGS is")
+        except JobgenError as error:
+            yield error
+            return
+    if not arguments or settings.get("SLIPWAY_SCRIPT"):
+        return
+    from jobgen.jobs.trainer_flags import ArgumentError, load_schema, read_arguments  # noqa: PLC0415 -- mostly there are none
+
+    try:
+        files = read_arguments(arguments, load_schema()).files
+    except ArgumentError as error:
+        yield UsageError(error.slug, str(error) if str(error).endswith("?") else f"{error}.")
+        return
+    if files:
+        yield UsageError(
+            "unexpected-argument",
+            f"unexpected argument {files[0]!r}: a job trains by SLIPWAY_CONFIG alone, which its run keeps.",
+        )
+
+
+def _of_backend(job: Job, settings: Settings, *, site: str) -> Iterator[JobgenError]:
+    backend, known = settings["BACKEND"], backends(job)
+    if backend not in known:
+        instead = "horovod-gloo" if backend == "horovod" else backend
+        yield JobgenError(
+            "wrong-backend",
+            f"BACKEND={backend}: {job.spec.name} launches {' or '.join(known)}: "
+            f"`jobgen submit {instead} --site {shlex.quote(site)}` launches that.",
+        )
+
+
+def _of_environment(
+    job: Job, settings: Settings, environment: Mapping[str, str], *, site: str
+) -> Iterator[JobgenError]:
+    """Look for what the job will run in: the image, or the Python environment."""
+    here = "" if os.access(BUILDERS["image"], os.X_OK) else " in a clone"
+    if not settings["USE_CONTAINER"]:
+        return  # on one machine the script takes what is there
+    if settings["USE_CONTAINER"] == "1":
+        image = settings["SLIPWAY_IMAGE"]
+        if image is not None and container_of(job.site.container).runs_file(image):
+            made = f"`jobgen submit image_build --site {shlex.quote(site)}`{here} makes it"
+            yield from need("no-image", "SLIPWAY_IMAGE", image, f"{made}, or set USE_CONTAINER=0")
+            _compare_gpus(lambda: _variant_of(image))
+        return
+    venv = settings["SLIPWAY_VENV"]
+    if venv == "local":
+        yield from _of_local_venv(job, environment.get("SLIPWAY_WHEELHOUSE"))
+    elif venv == "modules":
+        if not job.site.modules:
+            yield JobgenError(
+                "no-modules", f"SLIPWAY_VENV=modules: site {job.site.name} names no modules: add modules to its file."
+            )
+    elif venv is not None and not venv.startswith("conda:"):
+        made = f"`jobgen submit venv_build --site {shlex.quote(site)}`{here} makes it"
+        yield from need("no-environment", "SLIPWAY_VENV", f"{venv}/bin/python", f"{made}, or set USE_CONTAINER=1")
+
+
+def _of_local_venv(job: Job, wheelhouse: Optional[str]) -> Iterator[JobgenError]:
+    """Look for what each node makes its virtual environment from."""
+    if not os.access(BUILDERS["venv"], os.X_OK):
+        yield JobgenError(
+            "no-clone",
+            f"site {job.site.name} makes a virtual environment on each node, which needs a clone of the project: "
+            f"there is no {BUILDERS['venv']} in {Path.cwd()}.",
+        )
+    if wheelhouse:
+        yield from need("no-wheelhouse", "SLIPWAY_WHEELHOUSE", wheelhouse, "`make wheelhouse` fills one")
+    elif not job.site.downloads:
+        yield JobgenError(
+            "no-wheelhouse",
+            "SLIPWAY_VENV=local would download on every node: set SLIPWAY_WHEELHOUSE to a folder that `make "
+            f"wheelhouse` has filled, or downloads = true in the file of site {job.site.name}.",
+        )
+
+
+def _of_inputs(job: Job, settings: Settings) -> Iterator[JobgenError]:
+    """Look for what the job trains, and on what."""
+    if script := settings.get("SLIPWAY_SCRIPT"):
+        yield from need("no-script", "SLIPWAY_SCRIPT", script, "correct it", file=True)
+    else:
+        path = Path(settings["SLIPWAY_CONFIG"] or "")
+        yield from need("no-script", "SLIPWAY_CONFIG", str(find_config(path)), "see configs/", file=True)
+    yield from _of_data(job, settings)
+
+
+def _of_data(job: Job, settings: Settings) -> Iterator[JobgenError]:
+    if data := settings["SLIPWAY_DATA"]:
+        missing = list(need("no-data", "SLIPWAY_DATA", data, "correct it"))
+        yield from missing
+        mounts = container_of(job.site.container).mounts_squashfs
+        if not missing and (why := data_refusal(settings, mounts_squashfs=mounts)):
+            yield JobgenError("bad-data-file", f"SLIPWAY_DATA: {why}.")
+
+
+def _variant_of(image: str) -> str:
+    """Return the variant that an image of ours is labelled with; "" without an answer."""
+    try:
+        words = ["apptainer", "inspect", "--labels", image]
+        done = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    found = re.search(r"(?m)^slipway\.variant: (.+)$", done.stdout)
+    return found[1] if found else ""
+
+
+def _compare_gpus(find_variant: Callable[[], str]) -> None:
+    """Say where a variant does not run on the GPUs of this machine; the nodes' may be others, so it is no error."""
+    if (gpus := gpus_of_this_machine()) and not fits(variant := find_variant(), gpus):
+        warn(
+            "gpu-mismatch",
+            f"the {variant} variant does not run on this machine, which has {describe(gpus)}; for nodes like it: "
+            f"{advice(gpus)}",
+        )
+
+
+LIMIT = 60
+"""Seconds: a tar that is compressed, and has its first file far behind, is read up to there."""
+ASK = 'source "$1" && inspect_data && printf %s "$data_refusal"'
+
+
+def data_refusal(settings: Mapping[str, Optional[str]], *, mounts_squashfs: bool) -> str:
+    """Return why the job cannot use the data that ``settings`` name, in one line; "" if it can.
+
+    Also where this machine has no Bash to ask: then the job says it.
+
+    Args:
+        settings: of the job.
+        mounts_squashfs: whether its container runtime mounts an image as a folder.
+    """
+    names = ("SLIPWAY_DATA", "SLIPWAY_STAGE", "SLIPWAY_SCRIPT", "SLIPWAY_CONFIG", "USE_CONTAINER")
+    values = [f"{name}={settings.get(name) or ''}" for name in names]
+    program = ["bash", "-c", ASK, "-", str(data_folder("jobscripts", "lib") / "data.bash")]
+    words = ["env", *values, f"mounts_squashfs={int(mounts_squashfs)}", *program]
+    try:
+        done = subprocess.run(
+            words,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+            timeout=LIMIT,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout

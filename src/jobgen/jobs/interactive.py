@@ -1,0 +1,95 @@
+"""``jobgen shell``: a shell, or another command, on a node, in what the site's jobs run in."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Iterator, List, Optional
+
+from jobgen.errors import JobgenError, note
+from jobgen.jobs.submit import Submission, examine, is_standalone, missing_command, own_environment, tell
+from jobgen.render.script import render_shell
+from jobgen.render.scripts import job_of
+from jobgen.schedulers import scheduler_of
+
+SPEC = "shell"
+
+
+def open_shell(site: str, settings: List[str], words: List[str], *, umask: int, dry_run: bool = False) -> int:
+    """Run the command ``words``, or an interactive shell if there are none, on a node of ``site``, with ``umask``.
+
+    The script of the session is a file in this folder, which the nodes see as well, until the session ends.
+
+    Returns:
+        The exit code of the scheduler's command, which is that of ``words`` under Slurm; of a dry run that with which
+        the same would be refused now, or 0.
+
+    Raises:
+        JobgenError: if the session could not start as things are.
+    """
+    environment = own_environment(inside=True)  # srun takes a node of it
+    job = job_of(SPEC, site, settings, standalone=is_standalone(environment))
+    session = examine(job, [], environment, site=site, dry_run=dry_run)
+    scheduler = scheduler_of(job.scheduler)
+    text = render_shell(job, words=words, given=session.given, standalone=not session.library)
+    if dry_run:
+        command = scheduler.interactive(job, "SCRIPT")
+        faults = (*session.faults, *missing_command(command), *_of_folder(Path.cwd()))
+        code = tell([session._replace(faults=faults)])
+        sys.stdout.write(text)
+        note(f"would run this by: {shlex.join(command)}")
+        return code
+    try:
+        folder = tempfile.TemporaryDirectory(prefix=".jobgen-shell-", dir=Path.cwd())
+    except OSError as error:
+        raise _unwritable(Path.cwd(), error.errno) from error
+    with folder:
+        path = Path(folder.name, "shell")
+        path.write_text(text, encoding="utf-8")
+        return _run(session, scheduler.interactive(job, str(path)), umask=umask)
+
+
+def _of_folder(folder: Path) -> Iterator[JobgenError]:
+    """Yield why the script cannot be written into ``folder``, as far as can be seen without doing it."""
+    if not os.access(folder, os.W_OK | os.X_OK):
+        yield _unwritable(folder, errno.EACCES)
+
+
+def _unwritable(folder: Path, number: Optional[int]) -> JobgenError:
+    return JobgenError(
+        "cannot-write", f"cannot write {folder}: {os.strerror(number or 0)}: open the shell in a folder of yours."
+    )
+
+
+def _run(session: Submission, command: List[str], *, umask: int) -> int:
+    """Run the command at this terminal, and return its exit code as a shell says it."""
+    for fault in missing_command(command):
+        raise fault
+    note(shlex.join(command))
+    process: Optional[subprocess.Popen[bytes]] = None
+    terminated = False
+
+    def terminate(*_: object) -> None:
+        nonlocal terminated
+        terminated = True
+        if process:
+            process.terminate()
+
+    # A terminal signals the command as well, by whose end this one ends. Not SIG_IGN, which the command would inherit.
+    handlers = {signal.SIGINT: lambda *_: None, signal.SIGHUP: lambda *_: None, signal.SIGTERM: terminate}
+    before = {name: signal.signal(name, handler) for name, handler in handlers.items()}
+    try:
+        process = subprocess.Popen(command, env=session.environment, umask=umask)
+        if terminated:  # before there was a process to pass it on to
+            process.terminate()
+        code = process.wait()
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
+    return code if code >= 0 else 128 - code

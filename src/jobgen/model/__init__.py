@@ -1,0 +1,1 @@
+"""Sites, specs and jobs, and the shell words that they become."""

@@ -1,0 +1,1 @@
+"""From a Job to the text of its script."""

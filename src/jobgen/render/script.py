@@ -1,0 +1,314 @@
+"""From a Job to the text of its script: the only place where text is assembled."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from types import MappingProxyType
+from typing import Dict, List, Mapping, Sequence, Tuple
+
+from jobgen.errors import JobgenError
+from jobgen.launchers import launcher_of
+from jobgen.model.job import BUILDS, Job
+from jobgen.model.paths import data_folder
+from jobgen.model.shell import COLUMNS, command, default, one_line, quote
+from jobgen.render import header
+from jobgen.render.launch import backends, bound_backends, launches, starts_torchrun
+from jobgen.render.standalone import with_library
+from jobgen.render.template import fill
+from jobgen.resolve.settings import Default, defaults_of
+from jobgen.runtimes import container_of, use_container
+from jobgen.schedulers import Directive, Scheduler, scheduler_of
+from slipway.base.contract import SETTINGS
+
+BESIDE_SETTINGS = 45
+BESIDE_CALLS = 33
+"""Columns from which comments stand, where what they are about is shorter."""
+UNSET = """\
+# Not what the environment holds under names that this script may leave unset.
+unset -v run_dir restarted interactive slurm_record kept_folder kept_settings private_group \\
+    sigterm_at bound_backends numa_binding site_downloads container_options"""
+SIGNALS = """\
+# Until catch_signals a signal ends the script, and a SIGTERM is noted, as in a requeued job it can
+# be for the earlier run; so is the time, for the script that goes on as job.sh.
+end_early() { # CODE SLUG SENTENCE
+    echo "$script_name: error[$2]: $3 before training began" >&2 || :
+    exit "$1"
+}
+trap 'end_early 78 time-too-short "the time limit came"' USR1
+trap 'end_early 75 stopped-early "ended by a signal"' INT HUP
+sigterm_at=''
+[[ ${slipway_began:-} != "$$ "* ]] || read -r _ SECONDS sigterm_at <<<"$slipway_began"
+unset -v slipway_began
+trap 'sigterm_at=0' TERM # not $SECONDS: it runs when what the script waits for has ended"""
+"""Of scripts that train; one that builds just ends."""
+NOTHING: Mapping[str, str] = MappingProxyType({})
+Call = Tuple[str, str]
+"""A call of a function of the library, and what it does and sets."""
+
+
+def render(job: Job, *, path: str, given: Mapping[str, str] = NOTHING, standalone: bool = False) -> str:
+    """Return the script that will be committed as ``path``: the same text for the same job.
+
+    ``given`` are the settings of one submission, which win over the defaults of the job.
+
+    Raises:
+        JobgenError: for values that no script can hold.
+    """
+    if job.spec.task == "shell":
+        where = shlex.join(job.origin[3:5])
+        raise JobgenError(
+            "not-a-job", f"{job.spec.name} is no job: `jobgen shell {where}` opens it; --dry-run shows its script."
+        )
+    scheduler = scheduler_of(job.scheduler)
+    values = _values(job, scheduler, path=path, given=given)
+    building = job.spec.task in BUILDS
+    values["launch"] = "" if building else launches(job)
+    values["signals"] = "" if building else SIGNALS
+    values["header"] = header.contract(job, scheduler, values)
+    values["head"] = fill("head.bash", values)
+    if building:
+        values["calls"] = _commented(_build_calls(job), column=BESIDE_CALLS)
+        text = fill("building.bash", values)
+    else:
+        values["calls"] = _commented(_calls(job, scheduler), column=BESIDE_CALLS)
+        values["finish"] = _commented(_finish(job), column=BESIDE_CALLS)
+        text = fill("training.bash", values)
+    return (with_library(text) if standalone else text) + "\n"
+
+
+def render_shell(job: Job, *, words: Sequence[str], given: Mapping[str, str], standalone: bool) -> str:
+    """Return the script of a session that runs the command ``words``, or an interactive shell if there are none.
+
+    Raises:
+        JobgenError: for values that no script can hold.
+    """
+    values = _values(job, scheduler_of(job.scheduler), path="shell", given=given)
+    values["calls"] = _commented(_shell_calls(job, words), column=BESIDE_CALLS)
+    text = fill("shell.bash", values)
+    return (with_library(text) if standalone else text) + "\n"
+
+
+def _values(job: Job, scheduler: Scheduler, *, path: str, given: Mapping[str, str]) -> Dict[str, str]:
+    """Return what the placeholders of all templates stand for."""
+    values = {
+        "about": header.about(job),
+        "job": one_line(job.spec.name),
+        "path": one_line(path),
+        "script": re.sub(r"[^\w.-]", "_", Path(path).name, flags=re.ASCII),
+        "scheduler": scheduler.name,
+        "submit": scheduler.submit,
+        "origin": header.origin(job),
+        "given": given_lines(given),
+        "owners": owners(),
+        "unset": UNSET,
+        "output": _commented(_output(job)),
+        "site": one_line(job.site.name),
+        "directives": directives_text(scheduler.directives(job), scheduler),
+        "settings": _commented(_settings(job)),
+        "example": f"SLIPWAY_CONFIG=mine.toml {scheduler.submit} {path}",
+        "site_lines": _site_lines(job, scheduler),
+        "launcher_source": _launcher_sources(job),
+        "identity": scheduler.identity,
+        "restarted": scheduler.restarted,
+        "script_path": scheduler.script_path,
+    }
+    values["library"] = fill("library.bash", values)
+    return values
+
+
+def owners() -> str:
+    """Return the functions of the library that a script needs before it can trust the library."""
+    text = data_folder("jobscripts", "lib", "owners.bash").read_text(encoding="utf-8")
+    return text[text.index("\n# refuse_shared") + 1 :].rstrip()
+
+
+def _calls(job: Job, scheduler: Scheduler) -> List[Call]:
+    """Return the calls between the settings and the launch."""
+    site, spec = job.site, job.spec
+    arguments = '--selftest "$@"' if spec.task == "selftest" else '"$@"'
+    rows: List[Call] = []
+    if scheduler.one_machine:
+        rows.append(("choose_container", "USE_CONTAINER, where it is empty"))
+    rows.append(("check_settings", "every setting by its pattern; makes paths absolute"))
+    rows.append((command(["check_backend", *backends(job)]), "what BACKEND can be in this script"))
+    rows += _load_modules(job)
+    rows.append(("check_inputs", "-> image, venv, data; nothing has been written before"))
+    rows.append(("find_allocation", _allocation(job, scheduler)))
+    mode = " 750" if site.group_readable else ""
+    rows.append((f"open_run_folder{mode}", "-> RUN_DIR, attempt; makes RUN_DIR/logs/ATTEMPT"))
+    if spec.client:
+        rows.append(("ask_for_nodes", "-> nodes, head_node, world_size: those that Dask has got"))
+    rows.append(("make_scratch", "-> scratch: a new private folder on each local disk"))
+    rows.append(("stage_to_local_disk", "-> image, data: copies there, with SLIPWAY_STAGE=1 only"))
+    rows.append(("build_local_venv", "-> venv: made on each local disk, with SLIPWAY_VENV=local only"))
+    rows.append((command(use_container(job)), "-> container: what stands before each command"))
+    if scheduler.one_machine:
+        rows.append(("count_ranks", "-> ranks_per_node, world_size: one a GPU, or two on the CPU"))
+    if not scheduler.takes_arguments:
+        rows += [("read_arguments", "-> arguments: those in SLIPWAY_ARGS"), _ARGUMENTS]
+    rows.append(("set_rank_environment", "exports threads, cache folders and the plan to the ranks"))
+    rows.append((f"choose_program {arguments}", "-> program: the trainer, or your script"))
+    if spec.mpi:
+        probe = launcher_of(job.launcher).mpi_probe
+        rows.append((command(["check_mpi", *probe]), "exports the MPI that starts the ranks, for the preflight"))
+    elif spec.backend != "single":
+        rows.append(("choose_rendezvous", "exports where the ranks meet: MASTER_ADDR, MASTER_PORT"))
+    rows.append(("preflight", "a short step on every node that finds what is wrong"))
+    rows.append(('keep_script "$@"', "writes RUN_DIR/job.sh, which continues the run"))
+    return rows
+
+
+def _allocation(job: Job, scheduler: Scheduler) -> str:
+    """Return what find_allocation sets."""
+    if job.spec.client:
+        return "-> cpus, ranks_per_node ... of a node"
+    if scheduler.one_machine:
+        return "-> nodes, head_node, cpus ..."
+    return "-> nodes, head_node, cpus, ranks_per_node, world_size ..."
+
+
+_ARGUMENTS: Call = ('[ ${#arguments[@]} -eq 0 ] || set -- "${arguments[@]}"', "")
+
+
+def _finish(job: Job) -> List[Call]:
+    what = {
+        "requeue": "exit code by the verdict; requeues after a time limit",
+        "chain": "exit code by the verdict; submits the next job after a time limit",
+        "restart": "exit code by the verdict; asks for nodes again after a time limit",
+        "none": "exit code by the verdict",
+    }[job.resume]
+    launch = ('run_step "launch_$BACKEND"', "the launch, until it ends; passes on the scheduler's signals")
+    if not job.spec.client:
+        why = "the launch, until it ends; again if ranks or nodes have died"
+        launch = ('run_attempts "launch_$BACKEND"', why)
+    return [launch, (f"finish {job.resume}", what)]
+
+
+def _build_calls(job: Job) -> List[Call]:
+    rows: List[Call] = [("check_settings", "every setting by its pattern; makes paths absolute")]
+    rows += _load_modules(job)
+    program = "build/image" if job.spec.task == "image" else "build/setup"
+    rows.append((f"check_clone {program}", "it needs the project's folder"))
+    rows.append(("make_build_scratch", "caches and temporary files, removed at the end"))
+    rows.append((f"build_{job.spec.task}", "tries what it has built before that gets its name"))
+    return rows
+
+
+def _shell_calls(job: Job, words: Sequence[str]) -> List[Call]:
+    rows: List[Call] = []
+    alone = scheduler_of(job.scheduler).one_machine
+    if alone:
+        rows.append(("choose_container", "USE_CONTAINER, where it is empty"))
+    rows.append(("check_settings", "every setting by its pattern; makes paths absolute"))
+    rows += _load_modules(job)
+    rows += [
+        ("check_inputs", "-> image, venv, data; nothing has been written before"),
+        ("find_allocation", "-> cpus, gpus_per_node, head_node"),
+        ("open_output_folder", "where runs are, for the container to see"),
+        ("make_scratch", "-> scratch: a new private folder on the local disk"),
+        ("place_library", "-> lib: a copy there"),
+        ("stage_to_local_disk", "-> image, data: copies there, with SLIPWAY_STAGE=1 only"),
+        ("build_local_venv", "-> venv: made on the local disk, with SLIPWAY_VENV=local only"),
+        (command(use_container(job)), "-> container: what stands before each command"),
+        *([("plan_ranks", "-> cpus_per_rank: one process, of the user")] if alone else []),
+        ("set_environment", "exports threads, cache folders and DATA"),
+        (command(["run_command", *words]), "until it ends" if words else "an interactive shell, until it ends"),
+    ]
+    return rows
+
+
+def _load_modules(job: Job) -> List[Call]:
+    if not job.site.modules:
+        return []
+    return [(command(["load_modules", str(int(job.site.purge_modules)), *job.site.modules]), "1: purge first")]
+
+
+def _output(job: Job) -> List[Tuple[str, str]]:
+    """Return the line of the setting that the run folder depends on."""
+    value = Default(job.site.output, "output").in_bash()
+    return [(f': "${{SLIPWAY_OUTPUT:={value}}}"', "run folders are made here; all nodes share it")]
+
+
+def _settings(job: Job) -> List[Tuple[str, str]]:
+    """Return the lines ``: "${NAME:=default}"``, each with its comment; that of the run folder stands above."""
+    comments = {name: setting.comment for name, setting in SETTINGS.items()} | {"BACKEND": " or ".join(backends(job))}
+    rows = [
+        (f': "${{{name}:={value.in_bash()}}}"', comments[name])
+        for name, value in defaults_of(job).items()
+        if name != "SLIPWAY_OUTPUT"
+    ]
+    if job.spec.task == "selftest":
+        rows.append(("SLIPWAY_SCRIPT=", "the trainer tests itself"))
+    if job.spec.task == "shell":
+        rows.append(("BACKEND=single SLIPWAY_RANKS_PER_NODE='' SLIPWAY_SCRIPT=''", "one process, of the user"))
+        rows.append(("unset -v SLIPWAY_CONFIG", ""))
+    return rows
+
+
+def given_lines(given: Mapping[str, str]) -> str:
+    """Return the lines that hold the settings of a submission, wherever its environment goes."""
+    if not given:
+        return ""
+    return fill("given.bash", {"given": "\n".join(command(["given", *pair]) for pair in given.items())})
+
+
+def _site_lines(job: Job, scheduler: Scheduler) -> str:
+    """Return the assignments that the library reads, and the site's exports."""
+    lines: List[Tuple[str, str]] = []
+    if job.spec.task not in BUILDS:
+        alone = scheduler.one_machine or job.spec.task == "shell"
+        what = "processes start here" if alone else "starts a process on each node"
+        lines.append((f"launcher={'local' if alone else job.steps}", what))
+        for name in dict.fromkeys((job.steps, job.launcher)):
+            lines += launcher_of(name).site_lines(job, scheduler)
+        lines += scheduler.site_lines(job)
+        if bound := bound_backends(job):
+            lines.append((f"bound_backends=({command(bound)})", "whose ranks each see their own GPUs alone"))
+        if job.site.numa_binding and job.spec.task != "shell" and starts_torchrun(job):
+            lines.append((f"numa_binding={job.site.numa_binding}", "ranks on the cores next to their GPU (torchrun)"))
+        if job.site.downloads:
+            lines.append(("site_downloads=1", "what SLIPWAY_VENV=local installs, on each node"))
+        runtime = container_of(job.site.container).name
+        lines.append((f"container_runtime={runtime}", "runs SLIPWAY_IMAGE where USE_CONTAINER is 1"))
+        if job.site.container_options:
+            lines.append((f"container_options=({command(job.site.container_options)})", "of the container"))
+    return "\n".join(filter(None, [_commented(lines), _path(job), _exports(job), scheduler.site_text(job)]))
+
+
+def _path(job: Job) -> str:
+    if not job.site.path:
+        return ""
+    return f'export PATH={":".join(quote(folder) for folder in job.site.path)}:"$PATH"'
+
+
+def _exports(job: Job) -> str:
+    for name in job.site.env:
+        if not re.fullmatch(r"[A-Za-z_]\w*", name, flags=re.ASCII):
+            raise JobgenError("bad-site", f"site {job.site.name}: {name!r} in [env] is no name of a variable.")
+    return "\n".join(f'export {name}="${{{name}:-{default(value)}}}"' for name, value in job.site.env.items())
+
+
+def _launcher_sources(job: Job) -> str:
+    if job.spec.task in BUILDS:
+        return ""
+    files = dict.fromkeys(launcher_of(name).library for name in (job.launcher, job.steps))
+    names = [*filter(None, files), container_of(job.site.container).library]
+    return "\n".join(f'source "$lib/{name}.bash"' for name in names)
+
+
+def directives_text(rows: List[Directive], scheduler: Scheduler) -> str:
+    """Return directives as they stand in a script, with the reason of each."""
+    if scheduler.comments == "behind":
+        return _commented(rows)
+    return "\n".join(f"# {why}\n{line}" for line, why in rows)
+
+
+def _commented(lines: List[Tuple[str, str]], *, column: int = BESIDE_SETTINGS) -> str:
+    """Return lines with their comments behind them, or above where that would be too wide."""
+    texts: List[str] = []
+    for line, why in lines:
+        beside = f"{line:<{column}} # {why}" if why else line
+        texts.append(beside if len(beside) <= COLUMNS else f"# {why}\n{line}")
+    return "\n".join(texts)

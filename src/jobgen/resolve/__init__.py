@@ -1,0 +1,1 @@
+"""From TOML files and ``--set`` to one Job."""

@@ -1,0 +1,55 @@
+"""Container runtimes: what runs the image, as words of a job script.
+
+Each module of this package is one, with its ``CONTAINER``; everything else sees only the class below. The rest is Bash,
+``jobscripts/lib/<library>.bash``: check_image, image_runs and set_container, which ``use_container`` calls.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar, Dict, List, Tuple
+
+from jobgen.model import registry
+from jobgen.model.job import Job
+from jobgen.model.shell import Word, array
+
+IN_CONTAINER: List[Word] = [array("container")]
+"""What stands before a command that runs in the image: nothing in a virtual environment."""
+
+
+class Container:
+    """What a job script says of a container runtime."""
+
+    name: str
+    """As in a site's ``container``: the command, where it has one."""
+    library: str
+    """File of the library that holds its functions."""
+    gpu_options: ClassVar[Dict[str, Tuple[str, ...]]] = {"nvidia": (), "amd": ()}
+    """Its options for a node's GPUs and their driver."""
+    of_launcher = ""
+    """The launcher whose options start the container; "": it is a command, which any launcher can start."""
+    mounts_squashfs = False
+    """Whether it mounts a squashfs image as a folder inside: data of a job. Its library has ``image_mount`` then."""
+    needs: str
+    """Which version."""
+
+    def runs_file(self, image: str) -> bool:
+        """Return whether ``image`` is a file or folder; otherwise it is a name in a registry."""
+        return not re.search(r"://|^[a-z]+-archive:|^localhost/", image)
+
+
+def container_names() -> List[str]:
+    """Return the names that ``container`` of a site may have, besides none."""
+    return registry.names(__name__)
+
+
+def container_of(name: str) -> Container:
+    """Return the runtime of that name; of "none" Apptainer, as USE_CONTAINER=1 can still be set."""
+    container: Container = registry.load(__name__, "apptainer" if name == "none" else name, "CONTAINER")
+    return container
+
+
+def use_container(job: Job) -> List[Word]:
+    """Return the call that chooses the container: options for the GPUs, then --, then the site's own bind paths."""
+    options = container_of(job.site.container).gpu_options.get(job.site.accelerator, ())
+    return ["use_container", *options, "--", *job.site.binds] if job.site.binds else ["use_container", *options]

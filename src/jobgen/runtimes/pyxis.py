@@ -1,0 +1,17 @@
+"""Pyxis, a plugin of Slurm: srun itself starts each task in the image, by Enroot."""
+
+from __future__ import annotations
+
+from jobgen.runtimes import Container
+
+
+class Pyxis(Container):
+    """Pyxis 0.11 or later. Enroot's own hook gives the container the GPUs of the job."""
+
+    name = "pyxis"
+    library = "pyxis"
+    of_launcher = "srun"
+    needs = "Pyxis 0.11"
+
+
+CONTAINER = Pyxis()

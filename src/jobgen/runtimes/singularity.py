@@ -1,0 +1,15 @@
+"""SingularityCE, whose options are Apptainer's."""
+
+from __future__ import annotations
+
+from jobgen.runtimes.apptainer import Apptainer
+
+
+class Singularity(Apptainer):
+    """SingularityCE 3.10 or later, the first with --no-eval."""
+
+    name = "singularity"
+    needs = "SingularityCE 3.10"
+
+
+CONTAINER = Singularity()

@@ -1,0 +1,142 @@
+"""Atomic, durable writes: files are there whole or not at all, also after a power cut."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from slipway.base.errors import warn
+from slipway.base.reading import open_without_waiting
+
+log = logging.getLogger(__name__)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace ``path`` by a file that holds ``text``."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield the path of a temporary file, which replaces ``path`` once the body has written it; not after an error."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{path.suffix}")
+    temporary.touch()
+    mode = temporary.stat().st_mode  # what the umask leaves; safetensors makes files of mode 0600
+    try:
+        yield temporary
+        temporary.chmod(mode)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace ``path`` by ``value`` as one line of JSON."""
+    write_atomically(path, json.dumps(value) + "\n")
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in ``folder`` durable (fsync(2) of a file does not cover its name)."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system that knows of no such thing
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def replace_symlink(link: Path, target: str) -> None:
+    """Let the symbolic link ``link`` point to ``target``, atomically."""
+    temporary = link.with_name(f".{link.name}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(target)
+    try:
+        temporary.replace(link)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(link.parent)
+
+
+MOST_UNWRITTEN = 1 << 26
+"""Bytes that a LineFile keeps for a disk that takes none; lines beyond that are lost."""
+
+
+class LineFile:
+    """A file to which lines are appended, readable while it grows.
+
+    Lines that cannot be written, as the disk is full, are kept in memory and written before the next one.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Append to ``path``, which is made where it is missing."""
+        self._path = path
+        self._file = open(path, "ab", buffering=0, opener=open_without_waiting)  # noqa: SIM115 -- until close
+        self._unwritten = bytearray()
+        self._failing = False
+        self._lost = 0
+
+    def append(self, line: str) -> None:
+        """Append ``line``, or keep it."""
+        if len(self._unwritten) < MOST_UNWRITTEN:
+            self._unwritten += line.encode() + b"\n"
+        else:
+            self._lost += 1
+        try:
+            self._write()
+        except OSError as error:
+            if not self._failing:
+                warn(
+                    log,
+                    "cannot-append",
+                    "%s cannot be written: %s; its lines are kept for later",
+                    self._path,
+                    error.strerror,
+                )
+            self._failing = True
+        else:
+            if self._failing:
+                warn(log, "cannot-append", "%s is written again; %s", self._path, self._loss())
+            self._failing = False
+
+    def close(self) -> None:
+        """Make all lines durable.
+
+        Raises:
+            OSError: if they cannot be written.
+        """
+        with self._file:
+            try:
+                self._write()
+                os.fsync(self._file.fileno())
+            except OSError as error:
+                raise OSError(
+                    error.errno, f"the last lines cannot be written: {error.strerror}", str(self._path)
+                ) from error
+
+    def _loss(self) -> str:
+        return f"{self._lost} lines are lost" if self._lost else "it is complete"
+
+    def _write(self) -> None:
+        while self._unwritten:
+            # A full disk may take the beginning of a line only; the next attempt goes on behind that.
+            count = self._file.write(self._unwritten)
+            del self._unwritten[:count]

@@ -1,0 +1,76 @@
+"""How far an attempt is and how it ended, for people, ``jobgen`` and the job script."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from pathlib import Path
+from typing import Literal
+
+from slipway.base.contract import STATUS, verdict_file
+from slipway.base.files import write_atomically, write_json
+from slipway.base.reading import SMALL, read_start
+from slipway.base.stop import Reason
+
+State = Literal["running", "done", "stopped", "failed"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Status:
+    """The one line of status.json."""
+
+    attempt: int
+    state: State
+    reason: str = ""
+    """For "stopped": time-limit, user, signal, or launcher (it has died); for "failed": the error in one line."""
+    start_step: int = 0
+    """Optimiser steps done before this attempt."""
+    step: int = 0
+    """Optimiser steps done and saved."""
+    requeue: bool = False
+    """Whether starting again makes sense without asking anyone: it stopped for time and had gained a step."""
+
+    @property
+    def verdict(self) -> str:
+        """STATE STEP REASON, as the job script reads them; see slipway.base.contract.VERDICTS."""
+        state = "out-of-time" if self.requeue else self.state
+        return f"{state} {self.step} {self.reason or 'complete'}"
+
+    def ended(self, reason: Reason, *, step: int) -> Status:
+        """Return the status of the attempt once it has ended at ``step``: stopped for ``reason``, or else done."""
+        return dataclasses.replace(
+            self,
+            state="stopped" if reason else "done",
+            reason=reason.word if reason else "",
+            step=step,
+            requeue=reason == Reason.TIME_LIMIT and step > self.start_step,
+        )
+
+    def failed(self, why: str, *, step: int) -> Status:
+        """Return the status of the attempt once it has failed, with ``step`` saved."""
+        return dataclasses.replace(self, state="failed", reason=why, step=step, requeue=False)
+
+
+def write_status(folder: Path, status: Status) -> None:
+    """Replace ``folder``/status.json."""
+    write_json(folder / STATUS, dataclasses.asdict(status))
+
+
+def write_verdict(folder: Path, status: Status) -> None:
+    """Leave the verdict of an attempt that has ended."""
+    write_atomically(folder / verdict_file(status.attempt), status.verdict + "\n")
+
+
+def read_status(folder: Path) -> Status | None:
+    """Return what ``folder``/status.json says; None where it is missing or makes no sense.
+
+    Fields that a later version has added are passed over.
+    """
+    defaults = dataclasses.asdict(Status(attempt=0, state="running"))
+    with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
+        found = dict(json.loads(read_start(folder / STATUS, limit=SMALL)))
+        values = {name: found[name] for name in defaults if name in found}
+        if all(type(value) is type(defaults[name]) for name, value in values.items()):
+            return Status(**values)
+    return None

@@ -1,0 +1,1 @@
+"""Objects of a session, saved and restored on all ranks."""

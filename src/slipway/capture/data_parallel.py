@@ -1,0 +1,133 @@
+"""What data parallelism keeps alike on all ranks: parameters whose gradients are averaged, and broadcast buffers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Container, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from slipway.checkpoint.fingerprint import Fingerprint, fingerprint
+from slipway.dist.adopt import under_horovod
+from slipway.state.wrappers import replicas_in
+
+
+class Replicas:
+    """Which tensors training keeps alike on all ranks, so that they need no comparison at each save."""
+
+    def __init__(self, modules: Mapping[str, nn.Module], optimizers: Mapping[str, Any]) -> None:
+        """Ask ``modules``, with their wrappers, and ``optimizers``, by the names of their components."""
+        self._modules, self._optimizers = modules, optimizers
+        self.within_pass = False
+        """Whether a forward pass in training is what comes next, so that nothing uses buffers before it."""
+
+    def synchronized(self) -> list[str]:
+        """Return the models whose next forward pass begins with rank 0's buffers."""
+        return [
+            name
+            for name in self._modules
+            if (wrappers := [*self._ddp(name)]) and all(_synchronizes(wrapper) for wrapper in wrappers)
+        ]
+
+    def unsynchronized(self) -> list[str]:
+        """Return the models whose next forward pass does not begin with rank 0's buffers, though their wrapper can.
+
+        Without gradients, or under ``no_sync``, DistributedDataParallel leaves the buffers as they are.
+        """
+        return [
+            name
+            for name in self._modules
+            if any(wrapper.broadcast_buffers and not wrapper.require_forward_param_sync for wrapper in self._ddp(name))
+        ]
+
+    def set_unsynchronized(self, names: Container[str]) -> None:
+        """Let the next forward pass of these models leave their buffers as they are, and those of others not."""
+        for name in self._modules:
+            for wrapper in self._ddp(name):
+                wrapper.require_forward_param_sync = name not in names
+
+    def fingerprint(self, name: str, state: Mapping[Any, Any]) -> Fingerprint:
+        """Return the fingerprint of what may differ between the ranks in the state of the component ``name``."""
+        of_tensors = name not in self._optimizers or not self._averages(name)
+        return fingerprint(self.own(name, state), of_tensors=of_tensors, restored_in_place=name in self._modules)
+
+    def averaged(self, name: str, state: Mapping[Any, Any]) -> Fingerprint:
+        """Return the fingerprint of the parameters of a model that training keeps alike on all ranks."""
+        alike = self._averaged([name]) if name in self._modules else ()
+        return fingerprint({key: value for key, value in state.items() if _is_in(value, alike)}, restored_in_place=True)
+
+    def own(self, name: str, state: Mapping[Any, Any]) -> Mapping[Any, Any]:
+        """Return what may differ between the ranks in the ``state`` of the component ``name``."""
+        if name not in self._modules:
+            return state
+        alike = self._alike(name)
+        return {key: value for key, value in state.items() if not _is_in(value, alike)}
+
+    def _averages(self, optimizer: str) -> bool:
+        """Return whether every parameter of an optimizer gets the same gradients on all ranks."""
+        alike = self._averaged(self._modules)
+        groups = getattr(self._optimizers[optimizer], "param_groups", ())
+        return all(parameter.data_ptr() in alike for group in groups for parameter in group["params"])
+
+    def _alike(self, name: str) -> set[int]:
+        """Return the addresses of a model's averaged parameters, and of buffers that become rank 0's before use."""
+        buffers = (
+            _addresses(wrapper, wrapper.module.named_buffers())
+            for wrapper in self._ddp(name)
+            if self.within_pass and _synchronizes(wrapper)
+        )
+        return self._averaged([name]).union(*buffers)
+
+    def _averaged(self, names: Iterable[str]) -> set[int]:
+        """Return the addresses of the parameters of models whose gradients are averaged."""
+        found: set[int] = set()
+        for name in names:
+            if under_horovod():
+                found |= {parameter.data_ptr() for parameter in self._modules[name].parameters()}
+            for wrapper in self._ddp(name):
+                found |= _addresses(wrapper, wrapper.module.named_parameters())
+        return found
+
+    def _ddp(self, name: str) -> Iterator[DistributedDataParallel]:
+        for module in self._modules[name].modules():
+            if isinstance(module, DistributedDataParallel):
+                yield module
+
+
+def _addresses(wrapper: DistributedDataParallel, named: Iterable[tuple[str, Tensor]]) -> set[int]:
+    return {tensor.data_ptr() for key, tensor in named if key not in wrapper.parameters_to_ignore}
+
+
+def _is_in(value: Any, addresses: Container[int]) -> bool:
+    return isinstance(value, Tensor) and value.numel() > 0 and value.data_ptr() in addresses
+
+
+def _synchronizes(wrapper: DistributedDataParallel) -> bool:
+    return wrapper.broadcast_buffers and wrapper.require_forward_param_sync
+
+
+def needs_warm_up(model: object, ranks: int) -> bool:
+    """Return whether the first step of an attempt would differ in the last bits from any other.
+
+    DDP lays its buckets anew after the first backward pass, in the order in which gradients came; three and more ranks
+    then add them up in another order. Not with ``find_unused_parameters`` or ``static_graph``.
+    """
+    return ranks > 2 and any(  # noqa: PLR2004 -- the sum of two does not depend on the order
+        not wrapper.find_unused_parameters and not wrapper.static_graph for wrapper in replicas_in(model)
+    )
+
+
+@contextlib.contextmanager
+def without_trace(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Undo what a forward and a backward pass within leave in ``modules``: gradients, and changed buffers."""
+    modules = list(modules)
+    buffers = [(buffer, buffer.detach().clone()) for module in modules for buffer in module.buffers()]
+    yield
+    with torch.no_grad():
+        for buffer, before in buffers:
+            buffer.copy_(before)
+    for module in modules:
+        module.zero_grad(set_to_none=True)

@@ -1,0 +1,131 @@
+"""State that differs between the ranks: found by digests at a save, and gathered to be saved for each rank."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from slipway.base.errors import SlipwayError, from_json, to_json, warn
+from slipway.base.memory_limits import available_memory
+from slipway.capture.data_parallel import Replicas
+from slipway.checkpoint.components import RANKS, Stateful, restores_in_place, split, state_of
+from slipway.checkpoint.folder import Tensors
+from slipway.dist.collectives import all_gather_json, gather_bytes
+from slipway.dist.communicator import Communicator
+
+log = logging.getLogger(__name__)
+
+LIMIT = 64 << 20
+"""Bytes of one object that are saved for each rank."""
+GRADIENTS = "gradients"
+"""Name of the gradients among the components of a checkpoint."""
+TREES = "trees"
+"""Name of the trees of states, as JSON, among the tensors that a rank sends."""
+
+
+@dataclass
+class Apart:
+    """What a checkpoint holds for single ranks."""
+
+    facts: dict[str, Any] = field(default_factory=dict)
+    tensors: Tensors = field(default_factory=dict)
+    """On rank 0 alone, as the trees."""
+    trees: dict[str, Any] = field(default_factory=dict)
+
+
+def collect(
+    components: Mapping[str, Stateful], replicas: Replicas, comm: Communicator, *, warned: set[tuple[str, str]]
+) -> Apart:
+    """Compare ``components`` on all ranks, and gather on rank 0 what is not as it is there; all ranks must call this.
+
+    Args:
+        components: by name.
+        replicas: which of their tensors need no comparison.
+        comm: of this rank.
+        warned: slugs and names of what was warned of before; more are added.
+
+    Raises:
+        SlipwayError: on every rank, if a state cannot be saved on one of them.
+    """
+    states: dict[str, Mapping[Any, Any]] = {}
+    own: dict[str, Any] = {}
+    averaged: dict[str, str] = {}
+    failure: Exception | None = None
+    try:
+        states = {name: state_of(name, component) for name, component in components.items()}
+        own = {name: replicas.fingerprint(name, state) for name, state in states.items()}
+        averaged = {name: replicas.averaged(name, state).digest for name, state in states.items()}
+    except Exception as error:  # noqa: BLE001 -- raised again below, once all ranks know
+        failure = error
+    gathered = all_gather_json(comm, [own, averaged, failure and to_json(failure), available_memory()])
+    by_rank, averaged_by_rank, errors, memory = map(list, zip(*gathered, strict=True))
+    _raise_any(failure, errors)
+    size = comm.world.size
+    differing = [name for name in own if any(found[name][0] != own[name].digest for found in by_rank)]
+    limits = {GRADIENTS: memory[0] // (4 * size)}
+    unsaved = [name for name in differing if max(found[name][1] for found in by_rank) > limits.get(name, LIMIT)]
+    differing = [name for name in differing if name not in unsaved]
+    apart = Apart()
+    unlike = [name for name in averaged if any(found[name] != averaged[name] for found in averaged_by_rank)]
+    if names := _news("ranks-differ", unlike, warned, comm):
+        text = "%s: the parameters differ between ranks, though their gradients are averaged; rank 0's are saved"
+        warn(log, "ranks-differ", text, names)
+    if names := _news("rank-state-not-saved", unsaved, warned, comm):
+        text = "%s: differs between ranks, and is too large to be saved for each; this run cannot be resumed"
+        warn(log, "rank-state-not-saved", text, names)
+    if unsaved:
+        apart.facts["unsaved"] = unsaved
+    if synchronized := [name for name in replicas.synchronized() if name in differing]:
+        apart.facts["synchronized"] = synchronized
+    if unsynchronized := [name for name in replicas.unsynchronized() if name in differing]:
+        apart.facts["unsynchronized"] = unsynchronized
+    if differing:
+        root = by_rank[0]
+        sent: dict[str, Tensor] = {}
+        trees: dict[str, Any] = {}
+        for name in differing:
+            if own[name].digest != root[name][0]:
+                of_rank = {comm.world.rank: dict(replicas.own(name, states[name]))}
+                in_place = restores_in_place(components[name])
+                tensors, trees[name] = split(of_rank, f"{RANKS}{name}", restored_in_place=in_place)
+                sent |= tensors
+        _gather(sent, trees, comm, apart)
+    return apart
+
+
+def _raise_any(failure: Exception | None, errors: list[dict[str, Any] | None]) -> None:
+    found = next((error for error in errors if error), None)
+    if found is None:
+        return
+    error = failure or from_json(found)
+    if isinstance(error, SlipwayError):
+        error.raised_on_all_ranks = True
+    raise error
+
+
+def _news(slug: str, names: list[str], warned: set[tuple[str, str]], comm: Communicator) -> str:
+    """Return, on rank 0, those of the components ``names`` of which ``slug`` was not ``warned`` before."""
+    new = [(slug, name) for name in names if (slug, name) not in warned]
+    warned.update(new)
+    return ", ".join(name for _, name in new) if comm.world.is_root else ""
+
+
+def _gather(sent: Mapping[str, Tensor], trees: Mapping[str, Any], comm: Communicator, apart: Apart) -> None:
+    """Bring the states of each rank to ``apart``, on rank 0: their tensors ``sent``, and their ``trees``."""
+    copies = {place: tensor.to("cpu", copy=True).contiguous() for place, tensor in sent.items()}
+    copies[TREES] = torch.frombuffer(bytearray(json.dumps(trees).encode()), dtype=torch.uint8)
+    for data in gather_bytes(comm, save(copies) if trees else b""):
+        if not data:
+            continue
+        found = load(data)
+        for name, tree in json.loads(found.pop(TREES).numpy().tobytes()).items():
+            apart.trees.setdefault(f"{RANKS}{name}", {"dict": []})["dict"].extend(tree["dict"])
+        for place, tensor in found.items():
+            apart.tensors.setdefault(place.partition("/")[0], {})[place] = tensor

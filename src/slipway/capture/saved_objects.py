@@ -1,0 +1,127 @@
+"""The objects that a session saves: compared and captured at a save, restored at the opening and before training."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from slipway.capture.data_parallel import Replicas
+from slipway.capture.per_rank import GRADIENTS, Apart, collect
+from slipway.capture.world_change import reseed_generators
+from slipway.checkpoint import components
+from slipway.checkpoint.components import Restored, Stateful
+from slipway.checkpoint.fingerprint import fingerprint
+from slipway.checkpoint.folder import Checkpoint
+from slipway.checkpoint.header import Header, Position
+from slipway.dist.collectives import all_gather_json
+from slipway.dist.communicator import Communicator
+from slipway.state.saved_gradients import SavedGradients
+
+log = logging.getLogger(__name__)
+
+
+class SavedObjects:
+    """The components of a session on one rank, and the gradients of what trains."""
+
+    def __init__(self, parts: Mapping[str, Stateful], given: Mapping[str, Any], comm: Communicator) -> None:
+        """Save and restore ``parts``.
+
+        Args:
+            parts: what is saved, by name.
+            given: the objects of the script by the same names: models with their wrappers, optimisers, others.
+            comm: of this rank.
+        """
+        self._parts, self._comm = parts, comm
+        modules = {name: value for name, value in given.items() if isinstance(value, nn.Module)}
+        optimizers = {name: value for name, value in given.items() if hasattr(value, "param_groups")}
+        self._replicas = Replicas(modules, optimizers)
+        self._gradients = SavedGradients(modules, optimizers)
+        self._apart = Apart()
+        self._warned: set[tuple[str, str]] = set()
+        self._found: Checkpoint | None = None
+        self._restored: dict[str, str | None] | None = None
+
+    def restore(self, found: Checkpoint | None) -> Header:
+        """Bring the parts to where ``found`` was saved, and return its header; all ranks must call this.
+
+        Args:
+            found: on rank 0, the checkpoint, which is kept for ``restore_again``; None to begin anew.
+        """
+        restored = self._restore(self._parts, found)
+        if restored is None:
+            return Header(Position())
+        if restored.header.facts:  # else these are the weights of a new run
+            self._found, self._restored = found, {name: self._digest(name) for name in self._parts}
+        return restored.header
+
+    def restore_again(self) -> None:
+        """Bring the parts that have changed since ``restore`` to where they were saved once more, and the gradients.
+
+        All ranks must call this. It does nothing if nothing was resumed, or when it is called again. A part that is as
+        it was restored is left alone: the script may hold references to what is in it.
+        """
+        before, self._restored = self._restored, None
+        if before is None:
+            return
+        found, self._found = self._found, None
+        now = {name: self._digest(name) for name in self._parts}
+        own = [
+            name
+            for name, digest in now.items()
+            if digest is None or digest != before[name] or getattr(self._parts[name], "is_incomplete", False)
+        ]
+        changed = sorted({name for names in all_gather_json(self._comm, own) for name in names})
+        if changed:
+            log.info("restored again, as code after the session's opening has changed it: %s", ", ".join(changed))
+        restored = self._restore({GRADIENTS: self._gradients, **{name: self._parts[name] for name in changed}}, found)
+        if restored and GRADIENTS in restored.missing:
+            self._gradients.load_state_dict({})
+
+    def collect(self, *, gradients_wait: bool, within_pass: bool) -> dict[str, Any]:
+        """Compare the parts, and gather what differs, for the next ``capture``; all ranks must call this.
+
+        Args:
+            gradients_wait: whether gradients wait for an optimiser step on some rank.
+            within_pass: whether all ranks have batches left of a pass in which they train.
+
+        Returns:
+            What the checkpoint must say of it.
+
+        Raises:
+            SlipwayError: on every rank, if a state cannot be saved on one of them.
+        """
+        self._found = self._restored = None  # from here on the newest state is another one
+        self._gradients.wait, self._replicas.within_pass = gradients_wait, within_pass
+        self._apart = Apart()
+        if self._comm.world.size > 1:
+            everything = {**self._parts, GRADIENTS: self._gradients}
+            self._apart = collect(everything, self._replicas, self._comm, warned=self._warned)
+        return self._apart.facts
+
+    def capture(self, header: Header) -> Checkpoint:
+        """Return a checkpoint of the parts, and of what ``collect`` has found; rank 0 alone calls this."""
+        gradients = {GRADIENTS: self._gradients} if self._gradients.state_dict() else {}
+        captured = components.capture({**self._parts, **gradients}, header)
+        apart, self._apart = self._apart, Apart()
+        trees = {**captured.header.trees, **apart.trees}
+        return Checkpoint({**captured.tensors, **apart.tensors}, captured.header._replace(trees=trees))
+
+    def _restore(self, parts: Mapping[str, Stateful], found: Checkpoint | None) -> Restored | None:
+        restored = components.restore(parts, found, self._comm)
+        if restored and restored.header.facts:
+            if restored.header.facts["world_size"] == self._comm.world.size:
+                self._replicas.set_unsynchronized(restored.header.facts.get("unsynchronized", ()))
+            else:
+                reseed_generators(restored.header, parts, self._comm.world.rank)
+        return restored
+
+    def _digest(self, name: str) -> str | None:
+        """Return the digest of the state of a part; None if it has none that can be saved."""
+        try:
+            part = self._parts[name]
+            return fingerprint(part.state_dict(), restored_in_place=components.restores_in_place(part)).digest
+        except Exception:  # noqa: BLE001 -- of the code of a part; a save will report it
+            return None

@@ -1,0 +1,293 @@
+"""Where a rank stands within the data of an epoch, and the batches that are left from there on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from slipway.base.environment import World
+from slipway.base.errors import StateMismatchError, warn
+from slipway.data.data_digest import Data
+from slipway.data.loader_settings import LoaderSettings
+from slipway.data.loading import Origin, Pass, Replay, Reread, Seeds, can_replay
+from slipway.data.workers import has_running_workers
+from slipway.rng.seeding import Purpose, derive
+
+log = logging.getLogger(__name__)
+
+ORDER = 2
+"""Version of the orders that ``Sampler`` draws, which a run keeps; in version 1 each was drawn at once."""
+
+
+class Feed:
+    """The passes over loaders in an epoch: as a rule one, but a body may have several, one after the other."""
+
+    def __init__(self, world: World, *, seed: int, repeat_epoch: bool) -> None:
+        """Feed the rank of ``world``; see Session for the rest."""
+        self._world = world
+        self._seed = seed
+        self._repeat_epoch = repeat_epoch
+        self._sources: dict[int, tuple[object, Replay | Reread]] = {}
+        self._source: Replay | Reread | None = None
+        self._settings = LoaderSettings()
+        self.data = Data()
+        """What the passes of this rank read."""
+        self._origin = Origin()
+        self._saved: dict[str, Any] | None = None
+        self._saved_place: list[Any] = []
+        self._warned: set[int] = set()
+        self._used: set[int] = set()
+        self._order = ORDER
+        self.is_counting = False
+        """Whether the pass under way, or the last one, is the iterations of ``steps``."""
+        self._iterations = 0
+        """Of ``steps``, up to the pass before."""
+        self.ended: list[int] = []
+        """Batches of each pass of this epoch that has ended."""
+        self.number = 0
+        """Of the pass under way, or the next one, in its epoch."""
+        self.batch = 0
+        """Batches of this pass done."""
+        self.total: int | None = None
+        """Batches of this pass; None if nobody knows."""
+        self.size: int | None = None
+        """Samples of the data set of this pass, which another rank's may not have; None if nobody knows."""
+
+    def resume(self, facts: dict[str, Any], step: int) -> int:
+        """Go on in the epoch where ``facts``, of a checkpoint, say; return how many steps this rank has done.
+
+        Args:
+            facts: as ``facts`` gave them; each place with the steps that its rank had done, ``size``, ``ended`` and
+                the facts of ``data``.
+            step: the most that any rank had done.
+        """
+        self._order = facts.get("order", 1)
+        self._iterations = facts.get("iterations", 0)
+        self._settings.resume(facts.get("changed", {}))
+        places = facts["places"]
+        same_ranks = len(places) == self._world.size
+        self._saved_place = places[self._world.rank if same_ranks else 0]
+        self.data.resume(_last(self._saved_place, 6, {}))
+        if any(place[:2] != [0, 0] for place in places):
+            self._saved = facts
+        return self._saved_place[3] if same_ranks else step
+
+    @property
+    def is_resuming(self) -> bool:
+        """Whether the pass in which the run was saved has not begun again yet."""
+        return self._saved is not None
+
+    @property
+    def resumed_pass(self) -> int | None:
+        """The number of the pass in which the run was saved; None between two epochs."""
+        return self._saved_place[0] if self._saved else None
+
+    @property
+    def done(self) -> int:
+        """Batches done of the pass under way, or of the next one: in a resumed epoch known before that begins."""
+        if self._saved is None:
+            return self.batch
+        number, batch, *_ = self._saved_place
+        if self.number == number:
+            return int(batch)
+        ended = _last(self._saved_place, 5, [])
+        return int(ended[self.number]) if self.number < len(ended) else 0
+
+    @property
+    def place(self) -> list[Any]:
+        """Where this rank stands: the number of the pass, its batches done, and of how many."""
+        return [self.number, self.batch, self.total]
+
+    def facts(self, places: list[Any]) -> dict[str, Any]:
+        """Return what ``resume`` takes; ``places`` are those of all ranks."""
+        samples = 0
+        if self._replay and self._replay.sampler:
+            samples = self._replay.consumed(self.batch, self._origin, self._world)
+        return {
+            "places": places,
+            "origin": list(self._origin),
+            "samples": samples,
+            "order": self._order,
+            "iterations": self.batch if self.is_counting else self._iterations,
+            "changed": self._settings.changed(
+                self.number if self._source else None, is_reread=isinstance(self._source, Reread)
+            ),
+        }
+
+    def next_epoch(self) -> None:
+        """Begin to count anew."""
+        self.number = -1
+        self.next_pass()
+        self.ended = []
+        for key in self._sources.keys() - self._used:
+            self._sources.pop(key)[1].close()
+        self._used = set()
+
+    def next_pass(self) -> None:
+        """Go on behind a pass that has ended."""
+        self.ended.append(self.done)
+        self.number += 1
+        if self.is_counting:
+            self._iterations, self.is_counting = self.batch, False
+        if self._saved and self._saved_place[:2] <= [self.number, 0]:
+            self._saved = None
+        self.batch, self.total, self.size, self._source, self._origin = 0, None, None, None, Origin()
+
+    def begin_steps(self, total: int) -> Pass:
+        """Begin, or continue, the iterations of ``steps`` up to ``total``: those that are left of the whole run.
+
+        Calls of ``steps`` that follow each other are one pass. The one in which the run was saved is the first that
+        goes as far as that.
+        """
+        if not self.is_counting:
+            self.is_counting, self.batch = True, self._iterations
+        if self._saved:
+            number, done, *_ = self._saved_place
+            if [self.number, total] < [number, done]:
+                return Pass(iter(()), None)
+            self._saved, self.batch = None, done
+        self.total = max(self.batch, total)
+        return Pass(iter(range(self.batch, total)), self.total)
+
+    def end_steps(self) -> None:
+        """End the pass of ``steps`` before another kind of loop."""
+        if self.is_counting:
+            self.next_pass()
+
+    def begin(self, loader: Iterable[Any], *, epoch: int) -> Pass:
+        """Begin a pass over ``loader``, behind the batches that are done.
+
+        Raises:
+            StateMismatchError: if these are not known for this loader, or on this number of ranks.
+        """
+        if id(loader) not in self._warned and has_running_workers(loader):
+            warn(
+                log,
+                "early-workers",
+                "workers of a loader run since before the session: a signal to all processes ends them",
+            )
+        self._warned.add(id(loader))
+        self._used.add(id(loader))
+        _set_epoch(loader, epoch)
+        self._source = self._source_of(loader)
+        if self._saved and self.number < self._saved_place[0] and self._require_same_ranks(self._saved, epoch):
+            return Pass(iter(()), None)  # this pass was over
+        saved, self._saved = self._saved, None
+        if self._replay and self._replay.sampler and self._order < ORDER:
+            self._replay.sampler.draws_at_once = True
+        self.size = _samples(loader) if self._replay else None
+        size = self._saved_place[4] if saved and len(saved["places"]) == self._world.size else None
+        if size not in {None, self.size}:
+            raise StateMismatchError(
+                "different-data",
+                f"the data set has {self.size} samples, and had {size} when the run was saved in mid-epoch: use the "
+                "same data.",
+            )
+        same_ranks = saved is not None and len(saved["places"]) == self._world.size
+        self.data.begin(self.number, loader, within=same_ranks and self._saved_place[1] > 0)
+        self.batch, self._origin = self._place(saved, epoch) if saved else (0, Origin())
+        if not self._replay:
+            self._compare_settings(loader, within=bool(saved))
+        found = self._start(epoch)
+        if self._replay:  # as they are after the sampler has drawn
+            self._compare_settings(loader, within=bool(saved))
+        expected = self._saved_place[2] if saved and self._origin == Origin(*saved["origin"]) else None
+        if expected not in {None, found.total}:
+            raise StateMismatchError(
+                "different-data",
+                f"the loader has {found.total} batches, and had {expected} when the run was saved: use the same data, "
+                "batch size and sampler.",
+            )
+        self.total = found.total
+        return found
+
+    def close(self) -> None:
+        """Release the copies of loaders, and end their workers."""
+        for _, source in self._sources.values():
+            source.close()
+        self._sources.clear()
+        self._source = None
+
+    def _compare_settings(self, loader: object, *, within: bool) -> None:
+        if self._world.is_root:  # which saves its own
+            self._settings.begin(self.number, loader, within=within)
+
+    def _start(self, epoch: int) -> Pass:
+        rank = self._world.rank
+        seeds = Seeds(
+            derive(self._seed, Purpose.ORDER, epoch, self.number),
+            derive(self._seed, Purpose.FETCH, epoch, self.number, rank),
+            derive(self._seed, Purpose.WORKER, rank),
+        )
+        assert self._source
+        if isinstance(self._source, Replay):
+            return self._source.start(skip=self.batch, origin=self._origin, world=self._world, seeds=seeds)
+        if self.batch and not self._source.holds_batches:
+            warn(
+                log,
+                "slow-resume",
+                "this loader has no index: its first %d batches are fetched again, and dropped",
+                self.batch,
+            )
+        return self._source.start(skip=self.batch, world=self._world, seeds=seeds)
+
+    def _place(self, saved: dict[str, Any], epoch: int) -> tuple[int, Origin]:
+        """Return how many batches this rank has done, and where they are counted from."""
+        done = self._saved_place[1]
+        if self._replay and self._replay.sampler and len(saved["places"]) != self._world.size:
+            return done, Origin(saved["samples"], done)
+        if not self._require_same_ranks(saved, epoch):
+            return 0, Origin()
+        return done, Origin(*saved["origin"])
+
+    def _require_same_ranks(self, saved: dict[str, Any], epoch: int) -> bool:
+        """Return whether the epoch goes on; False if it begins anew, as the script has asked for that.
+
+        Raises:
+            StateMismatchError: if it can do neither.
+        """
+        places = [place[:2] for place in saved["places"]]
+        if len(places) == self._world.size or all(place == [places[0][0], 0] for place in places):
+            return True
+        if not self._repeat_epoch:
+            raise StateMismatchError(
+                "different-ranks",
+                f"the run was saved by {len(places)} rank(s) in mid-epoch, and {self._world.size} continue it: only "
+                "slipway.Sampler can divide the rest of an epoch anew. Session(repeat_epoch=True) repeats the epoch.",
+            )
+        warn(log, "epoch-repeated", "epoch %d begins anew, because the number of ranks has changed", epoch + 1)
+        self._saved_place = [0, 0, None]
+        return False
+
+    def _source_of(self, loader: Any) -> Replay | Reread:
+        """Return what iterates ``loader``, which keeps its workers from epoch to epoch."""
+        if id(loader) not in self._sources:
+            self._sources[id(loader)] = loader, (Replay if can_replay(loader) else Reread)(loader)
+        return self._sources[id(loader)][1]
+
+    @property
+    def _replay(self) -> Replay | None:
+        return self._source if isinstance(self._source, Replay) else None
+
+
+def _last(place: list[Any], number: int, default: Any) -> Any:
+    """Return an item that ``place`` has unless it is of an older checkpoint."""
+    return place[number] if len(place) > number else default
+
+
+def _set_epoch(loader: Any, epoch: int) -> None:
+    """Tell the sampler of ``loader`` the epoch, by which some draw their order."""
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    for sampler in (getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)):
+        if set_epoch := getattr(sampler, "set_epoch", None):
+            set_epoch(epoch)
+            return
+
+
+def _samples(loader: Any) -> int | None:
+    """Return how many samples the data set of ``loader`` has; None if it does not say."""
+    try:
+        return len(loader.dataset)
+    except TypeError:
+        return None

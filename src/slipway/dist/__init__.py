@@ -1,0 +1,1 @@
+"""Communication between the ranks of a run: over torch.distributed, over Horovod, or none."""

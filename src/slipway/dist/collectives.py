@@ -1,0 +1,153 @@
+"""Collective operations on JSON and on actions, built of the two on tensors; nothing is pickled."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from slipway.base.errors import SlipwayError, from_json, to_json
+
+if TYPE_CHECKING:
+    from slipway.dist.communicator import Communicator
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+CHUNK = 1 << 24
+"""Bytes that ``gather_bytes`` sums at once."""
+WORD = torch.int32.itemsize
+"""Bytes are summed in words of int32, where all ranks but one have zeros: Horovod does not reduce uint8."""
+
+
+def broadcast_json(comm: Communicator, value: Any = None) -> Any:
+    """Return rank 0's ``value`` on every rank; the others' is ignored."""
+    text = json.dumps(value).encode() if comm.world.is_root else b""
+    length = torch.tensor([len(text)], dtype=torch.int64, device=comm.device)
+    comm.broadcast([length])
+    buffer = torch.empty(int(length), dtype=torch.uint8, device=comm.device)
+    if comm.world.is_root:
+        buffer.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
+    comm.broadcast([buffer])
+    return json.loads(bytes(buffer.tolist()))
+
+
+def sum_numbers(comm: Communicator, numbers: list[float]) -> list[float]:
+    """Return the sums of ``numbers`` over all ranks, in double precision; all must call it with as many."""
+    if comm.world.size == 1:
+        return numbers
+    found: list[float] = comm.all_reduce_sum(torch.tensor(numbers, dtype=torch.float64, device=comm.device)).tolist()
+    return found
+
+
+def all_gather_json(comm: Communicator, value: Any, *, device: torch.device | None = None) -> list[Any]:
+    """Return every rank's ``value``, in the order of the ranks, on every rank.
+
+    A Communicator sums and does not gather: each rank adds its bytes into a row of its own.
+
+    Args:
+        comm: of this rank; all ranks must call this.
+        value: anything that JSON can hold.
+        device: of the messages; by default the rank's. On the CPU, ranks with and without a GPU can talk to each other.
+    """
+    if comm.world.size == 1:
+        return [value]
+    device = device or comm.device
+    text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+    rank, size = comm.world.rank, comm.world.size
+    lengths = torch.zeros(size, dtype=torch.float64, device=device)
+    lengths[rank] = len(text)
+    lengths = comm.all_reduce_sum(lengths)
+    rows = torch.zeros(size, -(-int(lengths.max()) // WORD), dtype=torch.int32, device=device)
+    rows.view(torch.uint8)[rank, : len(text)] = text.to(device)
+    rows = comm.all_reduce_sum(rows).view(torch.uint8).cpu()
+    return [json.loads(row[: int(length)].numpy().tobytes()) for row, length in zip(rows, lengths, strict=True)]
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """Return the bytes of ``tensor``: uint8 [n], a view of it if it is contiguous."""
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+def gather_bytes(comm: Communicator, data: bytes) -> list[bytes]:
+    """Return every rank's ``data`` on rank 0, in the order of the ranks, and nothing on the others.
+
+    All ranks must call this. Besides, each takes as much memory of its device as ``CHUNK`` bytes.
+    """
+    lengths = all_gather_json(comm, len(data))
+    total, begin = sum(lengths), sum(lengths[: comm.world.rank])
+    end = begin + len(data)
+    found = bytearray()
+    for start in range(0, total, CHUNK):
+        stop = min(start + CHUNK, total)
+        first, last = max(begin, start), min(end, stop)
+        chunk = torch.zeros(-(-(stop - start) // WORD), dtype=torch.int32)
+        if first < last:
+            own = torch.frombuffer(bytearray(data[first - begin : last - begin]), dtype=torch.uint8)
+            chunk.view(torch.uint8)[first - start : last - start] = own
+        chunk = comm.all_reduce_sum(chunk.to(comm.device)).cpu()
+        if comm.world.is_root:
+            found += chunk.numpy().tobytes()[: stop - start]
+    if not comm.world.is_root:
+        return []
+    ends = itertools.accumulate(lengths)
+    return [bytes(memoryview(found)[end - length : end]) for length, end in zip(lengths, ends, strict=True)]
+
+
+def run_on_root(comm: Communicator, action: Callable[[], T]) -> T | None:
+    """Run ``action`` on rank 0, while the others wait; return its result there, and None on the others.
+
+    Raises:
+        Exception: on rank 0, what the action raised, but a SlipwayError for an OSError. On the others the same error if
+            its class is one of ``slipway.base.errors``, else a SlipwayError with its text, exit code and ``retryable``; so
+            that none waits for a rank that is gone.
+    """
+    result: T | None = None
+    error: Exception | None = None
+    if comm.world.is_root:
+        try:
+            result = action()
+        except Exception as caught:  # noqa: BLE001 -- raised again below, once the others know
+            error = caught
+    failure = broadcast_json(comm, error and to_json(error))
+    if failure is None:
+        return result
+    if isinstance(error, SlipwayError):
+        error.raised_on_all_ranks = True
+    if error and not isinstance(error, OSError):
+        raise error
+    forwarded = from_json(failure)
+    forwarded.raised_on_all_ranks = True
+    raise forwarded from error
+
+
+class RootOnly(Generic[T]):
+    """An object that rank 0 has, and the other ranks do not; all ranks hold one of these."""
+
+    def __init__(self, comm: Communicator, make: Callable[[], T]) -> None:
+        """Let rank 0 ``make`` the object, while the others wait; see ``run_on_root``."""
+        self._comm = comm
+        self.on_root: T | None = run_on_root(comm, make)
+        """The object on rank 0, None on the others. To be used only where no other rank waits for the outcome."""
+
+    def run(self, action: Callable[[T], R]) -> R | None:
+        """Run ``action`` with the object on rank 0, while the others wait; see ``run_on_root``."""
+        return run_on_root(self._comm, lambda: action(cast("T", self.on_root)))
+
+    def make(self, action: Callable[[T], R]) -> RootOnly[R]:
+        """Return what ``action`` makes of the object, on rank 0 alone too."""
+        return RootOnly(self._comm, lambda: action(cast("T", self.on_root)))
+
+
+def count_alike(comm: Communicator, key: str, device: torch.device | None = None) -> int:
+    """Return how many ranks give the same ``key``; all must call it. ``device`` as for ``all_gather_json``."""
+    rank, size = comm.world.rank, comm.world.size
+    digests = torch.zeros(size, dtype=torch.float64, device=device or comm.device)
+    digests[rank] = int.from_bytes(hashlib.sha256(key.encode()).digest()[:6], "big")  # 48 bits: exact in float64
+    digests = comm.all_reduce_sum(digests)
+    return int((digests == digests[rank]).sum())

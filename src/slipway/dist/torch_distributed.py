@@ -1,0 +1,164 @@
+"""Ranks that speak over a process group of torch.distributed."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import logging
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from slipway.dist.collectives import count_alike
+from slipway.base.errors import JoinError, one_line, warn
+from slipway.base.environment import World
+
+log = logging.getLogger(__name__)
+
+FIRST_NOTE, NEXT_NOTES = 30.0, 60.0
+"""Seconds after which a rank that waits for the others says so, and between two times that it does."""
+
+
+class TorchCommunicator:
+    """One rank of a process group, over which nobody else sends anything meanwhile."""
+
+    def __init__(self, group: dist.ProcessGroup | None, device: torch.device, *, local_rank: int) -> None:
+        """Use ``group``, which is open; all its ranks must call this.
+
+        Args:
+            group: None for the default one. ``close`` destroys it.
+            device: of this rank.
+            local_rank: as the launcher says; the number of ranks on this node is counted here.
+        """
+        self._group = group
+        self._root = dist.get_global_rank(group, 0) if group else 0
+        self.device = device
+        self.world = World(dist.get_rank(group), dist.get_world_size(group), local_rank)
+        self.world = self.world._replace(local_size=count_alike(self, socket.gethostname()))
+
+    def all_reduce_sum(self, values: Tensor) -> Tensor:
+        """All-reduce a copy of ``values``."""
+        total = self._reachable(values.clone())
+        dist.all_reduce(total, group=self._group)
+        return total.to(values.device)
+
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+        """Send them one by one."""
+        for tensor in tensors:
+            sent = self._reachable(tensor)
+            dist.broadcast(sent, self._root, group=self._group)
+            if sent is not tensor:
+                tensor.copy_(sent)
+
+    def _reachable(self, tensor: Tensor) -> Tensor:
+        """Return ``tensor`` where the library reaches it: NCCL sends no tensor of the CPU, on which a stage may be."""
+        return tensor.to(self.device) if dist.get_backend(self._group) == "nccl" else tensor
+
+    def close(self) -> None:
+        """Destroy the group.
+
+        Without the collection, gloo ranks of torch 2.13 now and then abort at exit ("terminate called without an active
+        exception"): the reducer of a DistributedDataParallel must be gone before the group is.
+        """
+        # All have come here, and hold nothing that is still on its way.
+        self.all_reduce_sum(torch.zeros(1, device=self.device))
+        gc.collect()
+        dist.destroy_process_group(self._group)
+
+
+def open_default_group(
+    world: World,
+    device: torch.device,
+    *,
+    backend: str,
+    init_method: str,
+    master: tuple[str, int] | None,
+    agent_restart: int | None,
+    timeout: float,
+) -> TorchCommunicator:
+    """Open the default process group, waiting for all ranks, and return this rank's end of it.
+
+    Args:
+        world: rank, size and local rank as the launcher says.
+        device: of this rank.
+        backend: torch's name of the library: gloo, nccl, mpi.
+        init_method: ``env://`` or a URL that torch takes; of no effect where ``master`` is given.
+        master: address and port at which rank 0, or torchrun's agent, listens; None where torch is to find the store.
+        agent_restart: how often torchrun's agent, which listens there, has restarted the ranks; None where rank 0
+            listens, or torch finds the store.
+        timeout: seconds that ranks wait for each other, to join and in each operation.
+
+    Raises:
+        JoinError: if the ranks do not find each other.
+    """
+    limit = timedelta(seconds=timeout)
+    listens = "rank 0" if agent_restart is None else "torchrun"
+    place = f"{master[0]}:{master[1]} (MASTER_ADDR:MASTER_PORT), where {listens} listens" if master else init_method
+    try:
+        with _noted(f"rank {world.rank} of {world.size} waits for all ranks to join at {place}"):
+            dist.init_process_group(
+                backend,
+                store=_store(*master, world, limit, agent_restart) if master else None,
+                init_method=None if master else init_method,
+                rank=world.rank,
+                world_size=world.size,
+                timeout=limit,
+            )
+            # Its first collective operation, in which NCCL connects.
+            return TorchCommunicator(None, device, local_rank=world.local_rank)
+    except (RuntimeError, ValueError, OSError) as error:  # DistError is a RuntimeError
+        reason = one_line(str(error).partition("\n")[0]) or type(error).__name__
+        raise JoinError(rank=world.rank, size=world.size, reason=reason) from error
+
+
+@contextmanager
+def _noted(wait: str) -> Iterator[None]:
+    """Log every now and then that there is a ``wait``, and since when, until what is within has ended."""
+    began, over = time.monotonic(), threading.Event()
+
+    def tell() -> None:
+        pause = FIRST_NOTE
+        while not over.wait(pause):
+            warn(log, "waiting-for-ranks", "%s, since %.0f s", wait, time.monotonic() - began)
+            pause = NEXT_NOTES
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _store(address: str, port: int, world: World, timeout: timedelta, agent_restart: int | None) -> Any:
+    """Return the store of the rendezvous.
+
+    Rank 0 listens on the address that the others were given, and not on all interfaces as torch would. The store of
+    torchrun's agent outlives a restart (--max-restarts): what the dead ranks have left there must not be found.
+    """
+    listener = None
+    if world.is_root and agent_restart is None:
+        family = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
+        try:
+            listener = socket.create_server((address, port), family=family, backlog=world.size)
+        except OSError as error:
+            name = errno.errorcode.get(error.errno or 0, "")  # as torch names it: job scripts try another port
+            raise OSError(f"cannot listen at {address}, port: {port}, {name}: {error.strerror}") from error
+    store = dist.TCPStore(  # type: ignore[attr-defined] # torch's stubs leave it out
+        address,
+        port,
+        world.size,
+        is_master=listener is not None,
+        timeout=timeout,
+        master_listen_fd=listener.detach() if listener else None,
+    )
+    return store if agent_restart is None else dist.PrefixStore(f"restart {agent_restart}", store)  # type: ignore[attr-defined]

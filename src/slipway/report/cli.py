@@ -1,0 +1,143 @@
+"""``trainer report PATH...``: read folders, write one page, say what could not be read."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import stat
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from slipway.base.errors import SlipwayError, labelled, message_of
+from slipway.base.files import write_atomically
+from slipway.base.parser import Parser
+from slipway.base.reading import read_start
+from slipway.report.foreign_folder import Folder
+from slipway.report.html import HEAD, page, render
+from slipway.report.overview import overview
+from slipway.report.run_page import RunSummary, holds_run, read_run
+from slipway.report.study import Study, holds_study, read_study
+from slipway.report.sweep import Sweep, holds_sweep, read_sweep
+
+PROGRAM = "trainer report"
+MOST_WITH_IMAGES = 12
+"""Runs up to which the page has images of confused samples, about 100 kB each."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write the page that ``argv`` asks for; return the exit code: 0, or that of the error."""
+    parser = Parser(
+        prog=PROGRAM,
+        description="Write one HTML page about runs: learning curves, confusion matrix, attempts, configuration. It "
+        "holds all it shows, and opens without a network. Runs may still be under way.",
+    )
+    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="run folder, or folder of a study or sweep")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("report.html"),
+        metavar="FILE",
+        help="the page (default: report.html in the current folder; a page of an earlier call is replaced)",
+    )
+    arguments = parser.parse_args(argv)
+    if refusal := _refusal(arguments.output):
+        return _fail("bad-flag-value", f"--output {arguments.output}: {refusal}")
+    parts = read(arguments.paths)
+    if not parts.runs and not parts.sets:
+        return _fail("no-such-run", "nothing to report: name run folders (docs/contract.md lists what is in them)")
+    try:
+        write_atomically(arguments.output, compose(parts))
+    except OSError as error:
+        return _fail("cannot-write", f"cannot write {arguments.output}: {error.strerror}")
+    print(arguments.output)
+    return 0
+
+
+@dataclasses.dataclass
+class Parts:
+    """What the page is about."""
+
+    runs: list[RunSummary] = dataclasses.field(default_factory=list)
+    sets: list[Study | Sweep] = dataclasses.field(default_factory=list)
+    names: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def next_run(self) -> int:
+        """The number of the next section about a run."""
+        return 1 + len(self.runs) + sum(len(found.runs) for found in self.sets)
+
+
+def read(paths: Sequence[Path]) -> Parts:
+    """Return the runs, studies and sweeps in ``paths``, in order; what cannot be read of them is said on stderr."""
+    parts = Parts()
+    for path, name in zip(paths, _names(paths), strict=True):
+        folder = Folder(path)
+        try:
+            next(path.iterdir(), None)
+        except OSError as error:
+            _say(labelled("warning", "cannot-read", f"{path}: {error.strerror}"))
+            continue
+        found: RunSummary | Study | Sweep
+        if holds_study(folder):
+            found = read_study(folder, name=name, first=parts.next_run)
+            parts.sets.append(found)
+        elif holds_sweep(folder):
+            found = read_sweep(folder, name=name, first=parts.next_run)
+            parts.sets.append(found)
+        elif holds_run(folder):
+            found = read_run(folder, name=name, anchor=f"run-{parts.next_run}", images=len(paths) <= MOST_WITH_IMAGES)
+            parts.runs.append(found)
+        else:
+            _say(labelled("warning", "no-such-run", f"{path}: no run: it has none of the files of a run folder"))
+            continue
+        parts.names.append(name)
+        for warning in found.warnings:
+            _say(labelled("warning", "left-out", f"{path}: {warning}"))
+    return parts
+
+
+def compose(parts: Parts) -> str:
+    """Return the page: what runs have in common, each of them, then studies and sweeps, each with its runs."""
+    title = parts.names[0] if len(parts.names) == 1 else f"{parts.next_run - 1} runs"
+    sections = [overview(parts.runs)] if len(parts.runs) > 1 else []
+    sections += [run.section for run in parts.runs]
+    for found in parts.sets:
+        sections += [found.section, *(run.section for run in found.runs)]
+    return page(title, render("body.html", title=title, parts=sections))
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """Return for each path the shortest end of it that no other one has: /data/a/run and /data/b/run are two runs."""
+    parts = [Path(os.path.abspath(path)).parts for path in paths]  # noqa: PTH100 -- a link keeps its name
+    for count in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(part[-count:]) for part in parts]
+        if len(set(names)) == len(set(parts)):
+            return names
+    return list(map(str, paths))
+
+
+def _refusal(output: Path) -> str:
+    """Return why the page may not be written over what is at ``output``; "" if it may."""
+    try:
+        mode = output.lstat().st_mode
+    except OSError:
+        return ""
+    if not stat.S_ISREG(mode):
+        return "there is something else than a file"
+    try:
+        start = read_start(output, limit=len(HEAD))
+    except OSError as error:
+        return error.strerror or "not readable"
+    return "" if start in (b"", HEAD.encode()) else "the file there is no page of an earlier call: remove it"
+
+
+def _fail(slug: str, text: str) -> int:
+    """Print an error, and return its exit code."""
+    error = SlipwayError(slug, text)
+    _say(message_of(error))
+    return error.exit_code
+
+
+def _say(text: str) -> None:
+    print(f"{PROGRAM}: {text}", file=sys.stderr)

@@ -1,0 +1,184 @@
+"""Figures as SVG, with the page's own colours: curves, and the time line of attempts.
+
+Every number in a path is ours, and every text goes through the template, which escapes it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from markupsafe import Markup
+
+from slipway.report.attempts import PastAttempt
+from slipway.report.axes import Axis, fitting, label, linear
+from slipway.report.html import clock, render
+from slipway.report.series import points, thin
+
+WIDTH, HEIGHT = 560, 250
+LEFT, RIGHT, TOP, BOTTOM = 58, 12, 12, 40
+"""Margins: for the labels of the axes."""
+MOST_POINTS = 400
+"""Of a curve: about one for each pixel of a figure as wide as a column of the page."""
+MOST_DOTS = 60
+"""Points of a curve up to which each has a dot."""
+COLOURS = 6
+"""In page.css; further curves have them again, with dashes."""
+BAR = 22
+TIMELINE = 900
+"""Width of the time line, in which a figure of curves is 560 wide."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """One line of a figure."""
+
+    name: str
+    xs: Sequence[float]
+    ys: Sequence[float]
+    colour: int = 0
+    """Number of the colour, and beyond those there are of the dashes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Drawn:
+    name: str
+    style: str
+    path: str
+    dots: list[tuple[str, str]]
+    lost: list[str]
+
+
+def curves(
+    lines: Sequence[Curve],
+    *,
+    title: str,
+    x: str,
+    zero: bool = False,
+    late: bool = False,
+    ideal: Curve | None = None,
+    scattered: bool = False,
+) -> Markup:
+    """Return a figure of ``lines`` over a common axis; nothing where none of them has a point.
+
+    Args:
+        lines: the curves.
+        title: what they show, with its unit; heads the figure.
+        x: what is along the horizontal axis.
+        zero: whether the vertical axis begins at 0.
+        late: whether the vertical axis is made for what follows the first tenth of each curve, which is steep.
+        ideal: what they would be at best, dotted.
+        scattered: whether points have no order: dots without a line, over an axis that begins where they do.
+    """
+    found = [points(line.xs, line.ys) for line in lines]
+    aims = points(ideal.xs, ideal.ys)[0] if ideal else []
+    drawn = [point for part, _ in found for point in part] + aims
+    if not drawn:
+        return Markup()
+    places = [place for place, _ in drawn] + [place for _, lost in found for place in lost]
+    across = fitting(places) if scattered else linear([0.0, *places], tight=True)
+    values = [value for _, value in drawn]
+    after = [value for part, _ in found for _, value in part[len(part) // 10 :]]
+    up = fitting(after if late and len(set(after)) > 1 and not ideal else values, zero=zero)
+    thinned = any(len(part) > MOST_POINTS for part, _ in found)
+    shown = [
+        _draw(line, thin(part, most=MOST_POINTS), lost, across, up, scattered=scattered)
+        for line, (part, lost) in zip(lines, found, strict=True)
+        if part
+    ]
+    return render(
+        "curves.svg",
+        title=title,
+        x=x,
+        scale=", logarithmic" if up.log else "",
+        thinned=thinned,
+        outside=any(value < up.low for _, value in drawn),
+        shown=shown,
+        ideal=(ideal.name, _path([_place(point, across, up) for point in aims])) if ideal and aims else None,
+        xticks=[(_across(tick, across), label(tick)) for tick in across.ticks],
+        yticks=[(_up(tick, up), label(tick)) for tick in up.ticks],
+        summary="; ".join(
+            f"{line.name} from {part[0][1]:.4g} to {part[-1][1]:.4g}"
+            for line, (part, _) in zip(lines, found, strict=True)
+            if part
+        ),
+        width=WIDTH,
+        height=HEIGHT,
+        left=LEFT,
+        right=WIDTH - RIGHT,
+        top=TOP,
+        bottom=HEIGHT - BOTTOM,
+    )
+
+
+def _draw(
+    line: Curve, part: list[tuple[float, float]], lost: list[float], across: Axis, up: Axis, *, scattered: bool
+) -> _Drawn:
+    places = [_place(point, across, up) for point in part]
+    dashes = f" d{line.colour // COLOURS}" if line.colour >= COLOURS else ""
+    return _Drawn(
+        name=line.name,
+        style=f"c{line.colour % COLOURS}{dashes}",
+        path="" if scattered else _path(places),
+        dots=places if scattered or len(places) <= MOST_DOTS else [],
+        lost=[_across(place, across) for place in lost[:MOST_DOTS]],
+    )
+
+
+def _across(value: float, axis: Axis) -> str:
+    return f"{LEFT + axis.share(value) * (WIDTH - LEFT - RIGHT):.1f}"
+
+
+def _up(value: float, axis: Axis) -> str:
+    return f"{HEIGHT - BOTTOM - min(max(axis.share(value), -9.0), 9.0) * (HEIGHT - TOP - BOTTOM):.1f}"
+
+
+def _place(point: tuple[float, float], across: Axis, up: Axis) -> tuple[str, str]:
+    return _across(point[0], across), _up(point[1], up)
+
+
+def _path(places: Sequence[tuple[str, str]]) -> str:
+    return "M" + "L".join(f"{x} {y}" for x, y in places)
+
+
+def timeline(attempts: Sequence[PastAttempt], *, now: float) -> Markup:
+    """Return a figure of when each attempt trained; nothing where the files do not tell."""
+    known = [attempt for attempt in attempts if attempt.began is not None]
+    if not known:
+        return Markup()
+    ends = {
+        attempt.number: now if attempt.state == "running" else attempt.ended or attempt.began or 0.0
+        for attempt in known
+    }
+    start = min(attempt.began for attempt in known if attempt.began is not None)
+    seconds, unit = in_unit(max(ends.values()) - start)
+    axis = linear([0.0, max((max(ends.values()) - start) / seconds, 1e-3)], tight=True)
+    bars = []
+    for row, attempt in enumerate(known):
+        left = LEFT + axis.share((attempt.began - start) / seconds) * (TIMELINE - LEFT - RIGHT)  # type: ignore[operator] # known by now
+        right = LEFT + axis.share((ends[attempt.number] - start) / seconds) * (TIMELINE - LEFT - RIGHT)
+        width = max(right - left, 2.0)
+        inside = width > 130  # noqa: PLR2004 -- room for "attempt 12 out-of-time"
+        # Else beside the bar, on the side where there is more room.
+        anchor, text_x = ("start", left + 6) if inside else ("start", left + width + 5)
+        if not inside and left + width > 0.75 * TIMELINE:
+            anchor, text_x = "end", left - 5
+        bars.append((attempt, f"{left:.1f}", f"{width:.1f}", 6 + row * BAR, anchor, f"{text_x:.1f}", inside))
+    return render(
+        "timeline.svg",
+        bars=bars,
+        unit=unit,
+        start=clock(start),
+        ticks=[(f"{LEFT + axis.share(tick) * (TIMELINE - LEFT - RIGHT):.1f}", label(tick)) for tick in axis.ticks],
+        width=TIMELINE,
+        bottom=10 + len(known) * BAR,
+        height=10 + len(known) * BAR + BOTTOM,
+    )
+
+
+def in_unit(seconds: float) -> tuple[float, str]:
+    """Return the unit in which people read a time as long as this one: its seconds, and its name."""
+    if not math.isfinite(seconds) or seconds < 300:  # noqa: PLR2004
+        return 1.0, "s"
+    return (60.0, "min") if seconds < 3 * 3600 else (3600.0, "h")

@@ -1,0 +1,61 @@
+"""What --profile has left of a run, as the page shows it."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, NamedTuple
+
+from slipway.base.contract import PROFILE
+from slipway.report.attempts import json_of
+from slipway.report.foreign_folder import Folder
+
+MOST = 64
+"""Ranks that are shown."""
+
+
+class Profile(NamedTuple):
+    """The steps that a rank has recorded."""
+
+    rank: int
+    first: int
+    last: int
+    seconds: float
+    gpu: bool
+    """Whether operators are counted by the time of their kernels on a GPU."""
+    parts: list[tuple[str, float, float]]
+    """Each part of the steps: what it is, its seconds, and its share of all; the rest is last."""
+    operators: list[tuple[str, int, float, float]]
+    """The costliest: name, calls, seconds, and share of all."""
+
+
+def read_profiles(folder: Folder) -> list[Profile]:
+    """Return those in the run ``folder``, by rank."""
+    names = (re.fullmatch(r"rank(\d{1,6})\.json", name) for name in folder.names(PROFILE))
+    ranks = sorted(int(name[1]) for name in names if name)
+    profiles = [_profile(rank, json_of(folder, f"{PROFILE}/rank{rank}.json")) for rank in ranks[:MOST]]
+    return [profile for profile in profiles if profile]
+
+
+def _profile(rank: int, found: dict[str, Any]) -> Profile | None:
+    """Return what a file says; None where it makes no sense."""
+    try:
+        first, last = (int(step) for step in found["steps"])
+        seconds = _seconds(found["seconds"])
+        parts = [(str(name), _seconds(value), _seconds(value) / seconds) for name, value in found["parts"].items()]
+        rest = max(0.0, seconds - sum(value for _, value, _ in parts))
+        parts.append(("the rest", rest, rest / seconds))
+        operators = [
+            (str(row["name"]), int(row["calls"]), _seconds(row["seconds"]), _seconds(row["seconds"]) / seconds)
+            for row in found["operators"]
+        ]
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, ZeroDivisionError):
+        return None
+    return Profile(rank, first, last, seconds, found.get("device") == "cuda", parts, operators)
+
+
+def _seconds(value: Any) -> float:
+    seconds = float(value)
+    if not (math.isfinite(seconds) and seconds >= 0):
+        raise ValueError(value)
+    return seconds

@@ -1,0 +1,166 @@
+"""The numbers of metrics.jsonl as columns, and what is left of them for a drawing."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+import statistics
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from slipway.base.contract import METRICS
+from slipway.report.foreign_folder import Folder
+
+MOST_BYTES = 1 << 28
+"""Of metrics.jsonl that are read: a million records or more."""
+MOST_SERIES = 48
+"""A script may log what it likes; a page of hundreds of figures helps nobody."""
+PLACES = {"kind", "step", "epoch", "elapsed"}
+OLD_KINDS = {"test": "validation"}
+"""Version 0.1 called the validation a test."""
+
+
+def _numbers() -> array[float]:
+    return array("d")
+
+
+@dataclasses.dataclass
+class Series:
+    """One number as it went on, for example the training loss: columns of the same length."""
+
+    kind: str
+    name: str
+    step: array[float] = dataclasses.field(default_factory=_numbers)
+    epoch: array[float] = dataclasses.field(default_factory=_numbers)
+    """Epochs done, with a fraction; NaN where a record has none."""
+    elapsed: array[float] = dataclasses.field(default_factory=_numbers)
+    """Seconds of training; NaN where a record has none."""
+    value: array[float] = dataclasses.field(default_factory=_numbers)
+
+    @property
+    def finite(self) -> list[float]:
+        """The values that are neither NaN nor infinite."""
+        return [value for value in self.value if math.isfinite(value)]
+
+    @property
+    def last(self) -> float:
+        """The last value, whatever it is."""
+        return self.value[-1]
+
+
+class Metrics:
+    """All series of a run, by kind and name."""
+
+    def __init__(self, folder: Folder, *, running: bool) -> None:
+        """Read metrics.jsonl; the last line of a ``running`` run may still be incomplete."""
+        self.series: dict[tuple[str, str], Series] = {}
+        self.records = 0
+        self.last_step = 0
+        bad: list[int] = []
+        left_out: set[tuple[str, str]] = set()
+        line = b""
+        number = 0
+        for number, line in enumerate(folder.lines(METRICS, limit=MOST_BYTES), start=1):
+            if record := _record(line):
+                self._add(record, left_out)
+            elif line.strip():
+                bad.append(number)
+        if running and bad and bad[-1] == number and not line.endswith(b"\n"):
+            bad.pop()
+        if bad:
+            folder.warn(f"{METRICS}: {len(bad)} of {number} lines are no records, the first is line {bad[0]}")
+        if left_out:
+            folder.warn(f"{METRICS}: it has more than {MOST_SERIES} metrics, {len(left_out)} of them are left out")
+        for (kind, name), series in self.series.items():
+            if count := len(series.value) - len(series.finite):
+                pairs = _pairs(series.step, series.value)
+                first = next(int(step) for step, value in pairs if not math.isfinite(value))
+                folder.warn(f"{METRICS}: {count} NaN or infinite values of {kind} {name}, the first at step {first}")
+
+    def get(self, kind: str, name: str) -> Series | None:
+        """Return the series of this kind and name, if there is one."""
+        return self.series.get((kind, name))
+
+    def _add(self, record: dict[str, Any], left_out: set[tuple[str, str]]) -> None:
+        kind = OLD_KINDS.get(record["kind"], record["kind"])
+        step = float(record["step"])
+        self.records += 1
+        self.last_step = max(self.last_step, record["step"])
+        epoch, elapsed = _number(record.get("epoch")), _number(record.get("elapsed"))
+        for name, value in record.items():
+            if name in PLACES or type(value) not in (float, int):
+                continue
+            key = (kind, name)
+            series = self.series.get(key)
+            if series is None:
+                if len(self.series) >= MOST_SERIES:
+                    left_out.add(key)
+                    continue
+                series = self.series[key] = Series(kind, name)
+            series.step.append(step)
+            series.epoch.append(epoch)
+            series.elapsed.append(elapsed)
+            series.value.append(_number(value))
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    """Return the record of a line; None if it is none."""
+    with contextlib.suppress(ValueError, RecursionError):
+        try:
+            record = msgspec.json.decode(line)
+        except msgspec.DecodeError:
+            record = json.loads(line.decode())  # which takes NaN and Infinity, as json.dumps writes them
+        if isinstance(record, dict) and isinstance(record.get("kind"), str) and type(record.get("step")) is int:
+            return record if 0 <= record["step"] < 1 << 53 else None
+    return None
+
+
+def _number(value: object) -> float:
+    if type(value) not in (float, int):
+        return math.nan
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except OverflowError:
+        return math.inf
+
+
+def typical(values: Sequence[float]) -> float | None:
+    """Return the median of finite ``values``, without the first, in which a run warms up; None of no value."""
+    found = [value for value in values if math.isfinite(value)]
+    return statistics.median(found[1:] or found) if found else None
+
+
+def _pairs(xs: Sequence[float], ys: Sequence[float]) -> Iterator[tuple[float, float]]:
+    return zip(xs, ys, strict=True)
+
+
+def points(xs: Sequence[float], ys: Sequence[float]) -> tuple[list[tuple[float, float]], list[float]]:
+    """Return the points that can be drawn, and the places of those that are not finite."""
+    drawn = [(x, y) for x, y in _pairs(xs, ys) if math.isfinite(x) and math.isfinite(y)]
+    lost = [x for x, y in _pairs(xs, ys) if math.isfinite(x) and not math.isfinite(y)]
+    return drawn, lost
+
+
+def thin(found: list[tuple[float, float]], *, most: int) -> list[tuple[float, float]]:
+    """Return at most ``most`` of the points ``found``, with every extreme that a drawing of this width could show.
+
+    The points are divided into runs of equal length, and of each the lowest and the highest stay, in their order; the
+    first and the last point stay too. (A smaller form of M4: Jugel et al., VLDB 2014.)
+    """
+    if len(found) <= most:
+        return found
+    runs = most // 2 - 1
+    kept = [found[0]]
+    for number in range(runs):
+        part = found[number * len(found) // runs : (number + 1) * len(found) // runs]
+        low = min(range(len(part)), key=lambda index: part[index][1])
+        high = max(range(len(part)), key=lambda index: part[index][1])
+        kept += [part[index] for index in sorted({low, high})]
+    if kept[-1] != found[-1]:
+        kept.append(found[-1])
+    return kept[1:] if kept[0] == kept[1] else kept

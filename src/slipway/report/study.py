@@ -1,0 +1,179 @@
+"""A scaling study: a folder with study.json (docs/contract.md), and the run folders of its points below."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import math
+from typing import Literal
+
+import msgspec
+from markupsafe import Markup
+
+from slipway.report.attempts import json_of
+from slipway.report.figures import Curve, curves
+from slipway.report.foreign_folder import Folder
+from slipway.report.html import render
+from slipway.report.overview import common_figures
+from slipway.report.run_page import RunSummary, holds_run, read_run
+from slipway.report.scaling import CurveDistance, Measured, advise, compare, difference
+from slipway.report.several_runs import MOST_BYTES, below
+
+FILE = "study.json"
+SCHEMA = 1
+MOST_POINTS = 500
+CLOCKS_APART = 2
+"""Seconds by which the clocks of a login node and of the nodes of a job may differ."""
+
+
+class Point(msgspec.Struct, frozen=True):
+    """A point as study.json describes it."""
+
+    name: str
+    run: str
+    ranks: int
+    nodes: int = 1
+    cpus: int = 1
+    backend: str = ""
+    container: bool = False
+    submitted: str | None = None
+    job: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no point can be; msgspec makes a ValidationError of it."""
+        if not (1 <= self.ranks < 1 << 24 and 1 <= self.nodes < 1 << 24 and 1 <= self.cpus < 1 << 16):
+            raise ValueError("ranks, nodes and cpus are at least 1")
+
+    def waited(self, run: RunSummary | None) -> float | None:
+        """Return the seconds from its last submission to the attempt of its ``run`` that followed."""
+        try:
+            submitted = dt.datetime.fromisoformat(self.submitted or "").timestamp()
+        except (ValueError, OverflowError):
+            return None
+        waits = [began - submitted for began in run.beginnings if began > submitted - CLOCKS_APART] if run else []
+        return max(0.0, waits[0]) if waits else None
+
+
+@dataclasses.dataclass
+class Study:
+    """A study on the page: its own section, and the runs of its points."""
+
+    section: Markup
+    runs: list[RunSummary]
+    warnings: list[str]
+
+
+def holds_study(folder: Folder) -> bool:
+    """Return whether a folder is one of a study."""
+    return folder.has(FILE)
+
+
+def read_study(folder: Folder, *, name: str, first: int) -> Study:
+    """Return the study in ``folder``; the sections of its runs have the ids run-``first`` and following."""
+    description = json_of(folder, FILE, limit=MOST_BYTES)
+    if description and (description.get("schema"), description.get("kind")) != (SCHEMA, "study"):
+        folder.warn(f"{FILE}: schema and kind are not {SCHEMA} and study: it is read as far as it is understood")
+    scaling: Literal["strong", "weak"] = "weak" if description.get("scaling") == "weak" else "strong"
+    points = below(folder, FILE, description.get("points"), Point, what="point", most=MOST_POINTS)
+    runs: list[RunSummary] = []
+    found: list[tuple[Point, RunSummary | None]] = []
+    for point in points:
+        inner = Folder(folder.path, below=point.run)
+        run = None
+        if holds_run(inner):
+            run = read_run(inner, name=point.name, anchor=f"run-{first + len(runs)}", images=False)
+            runs.append(run)
+            folder.warnings += [f"{point.run}: {warning}" for warning in run.warnings]
+        found.append((point, run))
+    return Study(_section(folder, name, scaling, found), runs, folder.warnings)
+
+
+def _section(
+    folder: Folder, name: str, scaling: Literal["strong", "weak"], found: list[tuple[Point, RunSummary | None]]
+) -> Markup:
+    on_gpus = any(run and run.device == "cuda" for _, run in found)
+    measured = [_measured(point, run, scaling, on_gpus=on_gpus) for point, run in found]
+    compare(measured)
+    runs = [run for _, run in found if run]
+    apart = {key: _apart(runs, key) for key in ("loss", "accuracy")} if scaling == "strong" else {}
+    return render(
+        "study.html",
+        name=name,
+        folder=str(folder.path),
+        scaling=scaling,
+        warnings=folder.warnings,
+        unit="GPU" if on_gpus else "core",
+        advice=advise(measured, unit="GPUs" if on_gpus else "cores", scaling=scaling),
+        groups=list(dict.fromkeys(row.group for row in measured)),
+        estimated=any(row.communication is not None for row in measured),
+        rows=[(point, run, row) for (point, run), row in zip(found, measured, strict=True)],
+        speed=_speed_figures(measured, "GPUs" if on_gpus else "CPU cores"),
+        learning=common_figures(runs, by_epoch=not all(each and each.same for each in apart.values()) or not apart),
+        apart={key: each for key, each in apart.items() if each},
+    )
+
+
+def _measured(point: Point, run: RunSummary | None, scaling: str, *, on_gpus: bool) -> Measured:
+    units = point.ranks * (run.devices if run else 1) if on_gpus else point.ranks * point.cpus
+    measured = Measured(
+        name=point.name,
+        ranks=point.ranks,
+        units=units,
+        group=f"{point.backend}{', container' if point.container else ''}",
+        cores=point.cpus,
+    )
+    if run:
+        measured.rate = run.rate
+        if run.rate is None and run.steps_rate is not None:
+            measured.rate = run.steps_rate * (point.ranks if scaling == "weak" else 1)
+        measured.seconds = run.held or run.seconds
+        if run.shares:
+            measured.data_share = run.shares.data_share
+            measured.seconds_a_step, measured.seconds_a_batch = run.shares.seconds_a_step, run.shares.seconds_a_batch
+        if batch := _batch_of_a_rank(run, point.ranks):
+            measured.alike = (point.cpus, batch)
+    return measured
+
+
+def _batch_of_a_rank(run: RunSummary, ranks: int) -> float | None:
+    """Return the samples of a step on each rank; None where the configuration does not tell."""
+    try:
+        each = float(run.config.get("train.batch_size_per_rank", 0))
+        return each or float(run.config["train.batch_size"]) / ranks
+    except (KeyError, ValueError):
+        return None
+
+
+def _apart(runs: list[RunSummary], key: str) -> CurveDistance | None:
+    lines = {run.name: run.validation[key] for run in runs if key in run.validation}
+    return difference(
+        {
+            name: {int(step): value for step, value in zip(line.step, line.value, strict=True) if math.isfinite(value)}
+            for name, line in lines.items()
+        }
+    )
+
+
+def _speed_figures(measured: list[Measured], unit: str) -> list[Markup]:
+    """Return speed-up and efficiency against the units, a curve for each group and number of cores of a rank."""
+    known = sorted((point for point in measured if point.speedup is not None), key=lambda point: point.units)
+    lines_of: dict[tuple[str, int], list[Measured]] = {}
+    for point in known:
+        lines_of.setdefault((point.group, point.cores), []).append(point)
+    several = len({cores for _, cores in lines_of}) > 1
+    drawn = []
+    for title, value, best in (("speed-up", "speedup", "ideal"), ("efficiency (%)", "efficiency", "")):
+        scale = 1 if best else 100
+        lines = [
+            Curve(
+                f"{group}, {cores} CPU core(s) a rank" if several else group,
+                [point.units for point in points],
+                [scale * getattr(point, value) for point in points],
+                colour,
+            )
+            for colour, ((group, cores), points) in enumerate(sorted(lines_of.items()))
+        ]
+        units = [point.units for point in known]
+        aims = [getattr(point, best) if best else 100.0 for point in known]
+        drawn.append(curves(lines, title=title, x=unit, zero=True, ideal=Curve("ideal", units, aims)))
+    return [figure for figure in drawn if figure]

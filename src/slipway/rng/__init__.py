@@ -1,0 +1,1 @@
+"""Random number generators: seeded by the place in training, captured and restored."""

@@ -1,0 +1,164 @@
+"""The generators of random numbers that the parts of a loader hold: its data set, transforms, collate_fn, samplers."""
+
+from __future__ import annotations
+
+import functools
+import random
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, GeneratorType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from slipway.base.environment import World
+from slipway.rng.seeding import derive, reseed, seed_generators, state_digest
+
+MAX_OBJECTS = 2000
+"""Objects that a search visits: those that are nearest to where it begins."""
+MAX_ITEMS = 64
+"""Items of a list or a dictionary that it visits: samples are not worth a search."""
+LIBRARIES = frozenset({*sys.stdlib_module_names, "numpy", "torch", "slipway"}) - {"__main__"}
+"""Packages whose classes and functions hold no generators but the global ones."""
+
+
+class OwnGenerators:
+    """The generators that parts of a loader hold, to be seeded by the place in training.
+
+    Where ranks have them in different states at the beginning, they stay different: they are meant to be.
+    """
+
+    def __init__(self, *parts: Any, without: Iterable[Any] = ()) -> None:
+        """Search ``parts``, leaving out the generators ``without``."""
+        left_out = {*map(id, without)}
+        self.found = [generator for generator in own_generators(*parts) if id(generator) not in left_out]
+        self._begun = [state_digest(generator) for generator in self.found]
+
+    def seed(self, seed: int, world: World) -> None:
+        """Seed each by ``seed``, its number, and on several ranks by the state in which it was found."""
+        for number, (generator, begun) in enumerate(zip(self.found, self._begun, strict=True)):
+            reseed(generator, derive(seed, number, *([begun] if world.size > 1 else [])))
+
+
+def reseed_all(generators: Iterable[Any], seed: int) -> None:
+    """Seed each of ``generators`` by ``seed`` and its number."""
+    for number, generator in enumerate(generators):
+        reseed(generator, derive(seed, number))
+
+
+_of_worker: list[Any] = []
+"""Those of this worker process."""
+
+
+def watch_worker(*parts: Any) -> None:
+    """Let ``seed_worker`` seed the generators that ``parts`` of a loader hold in this worker process."""
+    _of_worker[:] = own_generators(*parts)
+
+
+def seed_worker(seed: int) -> None:
+    """Seed the generators of this worker process: the global ones, and those of the data set and ``collate_fn``."""
+    seed_generators(seed)
+    reseed_all(_of_worker, seed)
+
+
+def own_generators(*parts: Any) -> list[Any]:
+    """Return the generators that can be reached from ``parts``, but for the global ones, nearest first.
+
+    The search follows attributes, short containers, closures, the global names that functions use, and ``zip`` and its
+    like: a data set that draws from a generator of its module is found as well as one with ``self.rng``.
+    """
+    return [found for found in reachable(parts) if is_own_generator(found)]
+
+
+def is_generator(value: Any) -> bool:
+    """Return whether ``value`` is a generator of random numbers that can be seeded."""
+    return isinstance(value, _kinds()) and not isinstance(value, random.SystemRandom)
+
+
+def is_own_generator(value: Any) -> bool:
+    """Return whether ``value`` is such a generator and not a global one, which a session seeds and saves."""
+    return is_generator(value) and id(value) not in _global_generators()
+
+
+def _kinds() -> tuple[type, ...]:
+    if numpy := sys.modules.get("numpy"):
+        return random.Random, torch.Generator, numpy.random.Generator, numpy.random.RandomState
+    return random.Random, torch.Generator
+
+
+def _global_generators() -> set[int]:
+    found = {id(random._inst), id(torch.default_generator)}  # noqa: SLF001 -- Python's global one
+    if numpy := sys.modules.get("numpy"):
+        found.add(id(numpy.random.mtrand._rand))  # noqa: SLF001 -- numpy's global one
+    return found
+
+
+def reachable(parts: Iterable[Any]) -> Iterator[Any]:
+    """Yield the objects that can be reached from ``parts``, breadth first."""
+    waiting, seen = deque(parts), dict[int, Any]()
+    while waiting and len(seen) < MAX_OBJECTS:
+        value = waiting.popleft()
+        if id(value) in seen or isinstance(value, (str, bytes, int, float, Tensor, ModuleType, type(None))):
+            continue
+        seen[id(value)] = value  # kept, so that its number is not given to another object
+        yield value
+        waiting.extend(() if is_generator(value) or _of_library(value) else _parts(value))
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    """Return what ``value`` refers to."""
+    for kinds, parts in PARTS.items():
+        if isinstance(value, kinds):
+            return parts(value)
+    return *attributes_of(value).values(), *type(value).__mro__
+
+
+def _first(values: Iterable[Any]) -> list[Any]:
+    return [value for value, _ in zip(values, range(MAX_ITEMS), strict=False)]
+
+
+def attributes_of(value: Any) -> dict[str, Any]:
+    """Return the attributes of ``value`` by name, without those of its class."""
+    slots = [
+        name for cls in type(value).__mro__ for name in vars(cls).get("__slots__", ()) if not name.startswith("__")
+    ]
+    return {**{name: getattr(value, name, None) for name in slots}, **getattr(value, "__dict__", {})}
+
+
+def _used_by(function: FunctionType) -> list[Any]:
+    """Return what a function refers to: its defaults, its closure, and the globals that its code names."""
+    cells = [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
+    known = function.__globals__
+    named = [known[name] for name in _names(function.__code__) if name in known]
+    return [*cells, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values(), *named]
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Yield the names in ``code``, and in the functions within it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _of_library(value: Any) -> bool:
+    """Return whether ``value`` is a class or a function of one of LIBRARIES."""
+    return isinstance(value, (type, FunctionType)) and (str(value.__module__).partition(".")[0] in LIBRARIES)
+
+
+PARTS: dict[type | tuple[type, ...], Callable[[Any], Iterable[Any]]] = {
+    dict: lambda value: _first(value.values()),
+    (list, tuple, set, frozenset, deque): _first,
+    FunctionType: _used_by,
+    MethodType: lambda value: (value.__self__, value.__func__),
+    BuiltinFunctionType: lambda value: (value.__self__,),
+    functools.partial: lambda value: (value.func, value.args, value.keywords),
+    (staticmethod, classmethod): lambda value: (value.__func__,),
+    property: lambda value: (value.fget,),
+    (zip, map, filter, enumerate): lambda value: value.__reduce__()[1:],
+    GeneratorType: lambda value: value.gi_frame.f_locals.values() if value.gi_frame else (),
+    type: lambda value: vars(value).values(),
+}
+"""What objects of a kind refer to; others have attributes and classes."""

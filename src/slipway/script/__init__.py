@@ -1,0 +1,1 @@
+"""The parts of a session: opening, loops, what a script logs."""

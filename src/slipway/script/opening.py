@@ -1,0 +1,252 @@
+"""Opening the run folder for a script: signals, ranks, lock, what to resume from, and the record of the attempt."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from slipway.base import startup
+from slipway.base.cause import leave_cause, withdraw_cause
+from slipway.base.environment import Environment, Launcher, read_environment
+from slipway.base.errors import (
+    SessionError,
+    SlipwayError,
+    StateMismatchError,
+)
+from slipway.base.stop import StopRequest
+from slipway.capture.per_rank import GRADIENTS
+from slipway.capture.saved_objects import SavedObjects
+from slipway.capture.weights import read_weights
+from slipway.capture.world_change import require_restorable, warn_of_world_size
+from slipway.checkpoint.compile_cache import CompiledCode
+from slipway.checkpoint.components import RANKS, Stateful, capture
+from slipway.checkpoint.folder import Checkpoint
+from slipway.checkpoint.header import Header, Position
+from slipway.checkpoint.store import CheckpointStore, find_checkpoint
+from slipway.data.workers import shielded_workers
+from slipway.dist.adopt import adopt_ranks, leave_at_exit
+from slipway.dist.collectives import RootOnly, broadcast_json, run_on_root
+from slipway.dist.communicator import Communicator
+from slipway.rng.continuing_generators import watched_generators
+from slipway.run.attempt import Ownership, open_folder
+from slipway.run.identity import SESSION, Begun, facts_of, identify, in_use, require_unused, say_if_done
+from slipway.run.job import Job
+from slipway.run.recorder import Recorder, provenance
+from slipway.run.run import Stopped
+from slipway.run.run_folder import RunFolder
+from slipway.run.trackers import TrackedRun, named_trackers, require_trackers
+from slipway.script.terminal import shown_log
+from slipway.state.module_attributes import ATTRIBUTES
+
+log = logging.getLogger(__name__)
+
+
+class Joined(NamedTuple):
+    """The ranks of a script, and the run folder that rank 0 has locked."""
+
+    comm: Communicator
+    environment: Environment
+    request: StopRequest
+    folder: RunFolder
+    ownership: RootOnly[Ownership]
+
+
+class Opened(NamedTuple):
+    """What a session stands on."""
+
+    comm: Communicator
+    environment: Environment
+    request: StopRequest
+    folder: RunFolder
+    recorder: RootOnly[Recorder]
+    found: Header
+    """Of the checkpoint from which the objects were restored; at step 0 if there was none."""
+    seed: int
+    """Of the run."""
+    objects: SavedObjects
+    """What is saved, and was restored."""
+
+
+@contextlib.contextmanager
+def open_run(
+    components: Mapping[str, Stateful],
+    *,
+    given: Mapping[str, Any],
+    path: str | os.PathLike[str] | None,
+    seed: int | None,
+    weights: Mapping[str, Path],
+    trackers: str | Sequence[str],
+    keep: int,
+    timeout: float,
+) -> Iterator[Opened]:
+    """Open the run folder on all ranks, bring ``components`` to where it was saved, and begin an attempt.
+
+    Args:
+        components: what trains, freshly built.
+        given: the objects of the script for which they stand, by the same names.
+        path: the folder; None for RUN_DIR, or else runs/ and the name of the script.
+        seed: of the run; None for the recorded one, or else one that follows from ``torch.initial_seed()``.
+        weights: files for some components, by name, where the folder holds no run yet.
+        trackers: names of those that get the records, besides the ones of SLIPWAY_TRACKERS.
+        keep: number of the newest checkpoints that stay, besides the best.
+        timeout: seconds that the ranks wait for each other.
+
+    Raises:
+        RunError: on every rank, if the folder cannot be had.
+        SessionError: on every rank, if what it holds does not fit, a file of ``weights``, or a tracker; or if this
+            process has used it.
+    """
+    with joined_ranks(path, timeout=timeout) as joined:
+        comm, folder, environment = joined.comm, joined.folder, joined.environment
+        joined.ownership.run(lambda _: require_unused(folder.path, run_dir=environment.run_dir))
+        names = named_trackers(trackers, environment.trackers)
+        joined.ownership.run(lambda _: require_trackers(names))
+        run_on_root(comm, lambda: capture(components, Header(Position())))  # what cannot be saved is refused here
+        compiled = CompiledCode(folder.path, environment)
+        compiled.unpack(comm.world)
+        objects = SavedObjects(components, given, comm)
+        found = objects.restore(_find(components, folder, comm, facts_of(seed), weights))
+        begun = broadcast_json(
+            comm, run_on_root(comm, lambda: identify(folder.path, found.facts, seed, is_saved=SESSION in found.facts))
+        )
+        place = TrackedRun(folder.path, found.position.step, environment.variables)
+        recorder = joined.ownership.make(lambda owned: _begin(owned, comm, compiled, begun, place.step, keep=keep))
+        try:
+            recorder.run(lambda root: root.start_trackers(names, place))
+            startup.mark(startup.RESUME)
+            with in_use(folder.path), watched_generators(given.values()):
+                yield Opened(comm, environment, joined.request, folder, recorder, found, begun["seed"], objects)
+        finally:
+            if recorder.on_root:
+                recorder.on_root.close()  # while the lock of the folder is still ours
+
+
+@contextlib.contextmanager
+def joined_ranks(path: str | os.PathLike[str] | None, *, timeout: float) -> Iterator[Joined]:
+    """Listen to signals, take over the ranks that the script has joined, and lock the run folder.
+
+    Args:
+        path: the folder; None for RUN_DIR, or else runs/ and the name of the script.
+        timeout: seconds that the ranks wait for each other.
+
+    Raises:
+        RunError: on every rank, if the folder cannot be had.
+        SessionError: if this is not the main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise SessionError("session-thread", "a session listens to signals: open it in the main thread.")
+    environment, folder = read_environment(os.environ), folder_of_script(path)
+    try:
+        with _joined(environment, path, timeout=timeout) as joined:
+            withdraw_cause()  # of an earlier session, whose error the script has caught
+            yield joined
+    except SlipwayError as error:
+        leave_cause(error, folder=Job(folder, environment).folder, variables=environment.variables)
+        raise
+
+
+@contextlib.contextmanager
+def _joined(environment: Environment, path: str | os.PathLike[str] | None, *, timeout: float) -> Iterator[Joined]:
+    with contextlib.ExitStack() as stack:
+        request = StopRequest()
+        stack.enter_context(request.handed_on())
+        request.listen()
+        if environment.launcher is Launcher.TORCHRUN:
+            request.follow_launcher()
+        stack.callback(request.close)
+        stack.enter_context(shielded_workers())
+        startup.mark(startup.IMPORTS)
+        comm = adopt_ranks(environment, timeout=timeout)
+        startup.mark(startup.RANKS)
+        request.answers = comm.world.is_root
+        stack.enter_context(shown_log(comm.world))
+        if request.inherited:
+            log.info("an earlier session of this process was asked to stop after its last step: this one stops instead")
+        folder = RunFolder(Path(broadcast_json(comm, str(folder_of_script(path)))))
+        ownership = stack.enter_context(open_folder(folder, environment, comm, may_continue=True))
+        startup.mark(startup.FOLDER)
+        try:
+            yield Joined(comm, environment, request, folder, ownership)
+        except Stopped:
+            request.withdraw()
+            comm.close()
+            leave_at_exit()
+            raise
+        else:
+            if (owned := ownership.on_root) and owned.attempt:
+                request.reason = max(request.reason, owned.attempt.stop_request(at_once=True))
+            comm.close()
+
+
+def folder_of_script(path: str | os.PathLike[str] | None) -> Path:
+    """Return the run folder that this process would name: ``path``, or RUN_DIR, or runs/ and the script's name.
+
+    Raises:
+        SessionError: if it has no name, as in a notebook: two of them would share a folder.
+    """
+    name = path or read_environment(os.environ).run_dir
+    if not name and not getattr(sys.modules.get("__main__"), "__file__", None):
+        raise SessionError(
+            "session-arguments",
+            "this process runs no script file, whose name the run folder could have: name one, Session(folder=...).",
+        )
+    return Path(name or f"runs/{Path(sys.argv[0]).stem or 'session'}").absolute()
+
+
+def _find(
+    components: Mapping[str, Stateful],
+    folder: RunFolder,
+    comm: Communicator,
+    facts: Mapping[str, object],
+    weights: Mapping[str, Path],
+) -> Checkpoint | None:
+    """Return the checkpoint from which ``components`` are to be restored, on rank 0; None to begin anew."""
+
+    def find() -> Checkpoint | None:
+        found = find_checkpoint("auto", CheckpointStore(folder.checkpoints, keep=1))
+        if found:
+            _require_fitting(found, components, facts, folder.path)
+            require_restorable(found.header, components, comm.world.size)
+            warn_of_world_size(found.header, comm.world.size)
+        elif weights:
+            found = read_weights(weights, components)
+            log.info("the run begins from %s", ", ".join(map(str, weights.values())))
+        return found
+
+    return run_on_root(comm, find)
+
+
+def _require_fitting(
+    found: Checkpoint, components: Mapping[str, Stateful], facts: Mapping[str, object], folder: Path
+) -> None:
+    """Raise a StateMismatchError if ``found`` is not of ``components``, or does not say ``facts``."""
+    saved = {name for name in (*found.tensors, *found.header.trees) if not name.startswith(RANKS)} - {GRADIENTS}
+    differing = [
+        f"{name} was {found.header.facts[name]!r} and is {value!r}"
+        for name, value in facts.items()
+        if found.header.facts.get(name, value) != value
+    ]
+    differing += [f"{name} was not saved" for name in components if name not in {*saved, ATTRIBUTES}]
+    differing += [f"{name} was saved and is not given" for name in sorted(saved - components.keys())]
+    if facts.keys() - found.header.facts.keys():
+        differing = ["another program has made it"]
+    if differing:
+        raise StateMismatchError(
+            "different-run",
+            f"{folder} holds a run that does not fit: {'; '.join(differing)}. Set it back, or name another folder.",
+        )
+
+
+def _begin(
+    owned: Ownership, comm: Communicator, compiled: CompiledCode, begun: Begun, step: int, *, keep: int
+) -> Recorder:
+    """Begin an attempt at ``step``; rank 0 alone calls this."""
+    attempt = owned.begin(provenance={**provenance(comm.world, {}), SESSION: begun}, step=step)
+    say_if_done(owned.folder.path, owned.before, begun)
+    return Recorder(attempt, compiled, keep=keep, step=step)

@@ -1,0 +1,400 @@
+"""What modules and optimizers compute with and ``state_dict`` leaves out: frozen parameters, attributes, buffers.
+
+A script that unfreezes a layer in its third epoch does not run that line again when it is resumed in its fifth. So what
+has changed since the session was made is saved and restored. Tensors are saved also if they are small, as a script may
+have drawn them without a seed; large ones that have not changed are compared by checksums.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import logging
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from slipway.base.errors import warn
+from slipway.checkpoint.components import NUMPY_KINDS, PLAIN, split
+from slipway.checkpoint.containers import SETS, kind_of, make, obstacle, options_of
+from slipway.checkpoint.fingerprint import fingerprint
+from slipway.dist.replicas import checksum
+from slipway.rng.generator_state import SavedGenerator
+from slipway.rng.loader_generators import is_own_generator
+from slipway.state.loadable import named
+from slipway.state.module_objects import Look
+from slipway.state.optimizer_attributes import (
+    attributes_of_script,
+    parameters_of,
+    parts_of_state,
+    place_of,
+    saved_places,
+    with_attributes,
+)
+from slipway.state.wrappers import plain_name, wrapped_child
+
+log = logging.getLogger(__name__)
+
+ATTRIBUTES = "attributes"
+"""Name of this component, which a checkpoint of an older version does not have."""
+SMALL = 1 << 22
+"""Bytes of tensors that are always saved, such as a mask or a table of frequencies."""
+OF_TORCH = vars(nn.Module()).keys() - {"training"}
+"""Attributes that any module has, and that hold none of its state."""
+
+
+class AttributePlace(NamedTuple):
+    """Where a value is kept."""
+
+    module: str
+    """Name of the model, and of the module within, without wrappers; or of the optimizer."""
+    name: str
+    is_buffer: bool
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.module.removesuffix('/')}"
+
+
+class Large(NamedTuple):
+    """A tensor as it was at first."""
+
+    tensor: weakref.ref[Tensor]
+    version: int | None
+    sums: tuple[int, int]
+
+    def is_same(self, tensor: Tensor) -> bool:
+        """Return whether ``tensor`` has the same elements."""
+        untouched = self.tensor() is tensor and self.version is not None and self.version == _version(tensor)
+        return untouched or checksum(tensor) == self.sums
+
+
+class ModuleAttributes:
+    """Whatever else the modules of models hold, and optimizers."""
+
+    def __init__(
+        self, models: Mapping[str, nn.Module], given: Iterable[object] = (), optimizers: Mapping[str, object] = {}
+    ) -> None:
+        """Save what changes, from now on, in ``models``, with their wrappers, and ``optimizers``, both by name.
+
+        What ``given`` contains is saved otherwise.
+        """
+        self._models, self._given = models, [*models.values(), *given]
+        self._optimizers = with_attributes(optimizers)
+        self._frozen = self._flags()
+        self._at_first: dict[AttributePlace, Any] = {}
+        self._large: dict[AttributePlace, list[Large]] = {}
+        self._objects: dict[AttributePlace, int | None] = {}
+        """Digests of what cannot be saved; None where a change is not named, or was."""
+        look = Look(self._known)
+        for place, value in self._values():
+            if not is_data(value):
+                self._objects[place] = look.digest(value)
+                continue
+            self._at_first[place] = _content(value)
+            tensors = _tensors(value)
+            if _size(tensors) > SMALL:
+                self._large[place] = [Large(weakref.ref(each), _version(each), checksum(each)) for each in tensors]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what has changed, generators and small tensors; of large ones that have not changed, checksums.
+
+        It warns of what has changed and cannot be saved.
+        """
+        values: dict[AttributePlace, Any] = {}
+        checksums: dict[AttributePlace, list[list[int]]] = {}
+        changed: list[AttributePlace] = []
+        look = Look(self._known)
+        for place, value in self._values():
+            if not is_data(value):
+                changed += [place] if self._is_changed_object(place, look.digest(value)) else []
+                continue
+            tensors = _tensors(value)
+            if self._is_changed(place, value, tensors):
+                values[place] = _saved(value)
+            elif tensors:
+                checksums[place] = [list(large.sums) for large in self._large[place]]
+        self._warn_of(changed)
+        devices = {place: tensors[0].device.type for place, value in values.items() if (tensors := _tensors(value))}
+        flags = {name: flag for name, flag in self._flags().items() if self._frozen.get(name, flag) != flag}
+        found = {
+            "requires_grad": flags,
+            "values": _nested(values),
+            "devices": _nested({place: kind for place, kind in devices.items() if kind != "cpu"}),
+            "checksums": _nested(checksums),
+        }
+        return {key: value for key, value in found.items() if value}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take it over; warn of what cannot be."""
+        parameters = self._parameters()
+        for name, flag in state_dict.get("requires_grad", {}).items():
+            if name in parameters:
+                parameters[name].requires_grad_(flag)
+        devices = dict(_places(state_dict.get("devices", {})))
+        owners = self._modules() | {f"{name}/": [each] for name, each in self._optimizers.items()}
+        for place, value in _places(state_dict.get("values", {})):
+            for owner in owners.get(place.module, []):
+                _put(owner, place, value, devices.get(place, "cpu"))
+        for place, sums in _places(state_dict.get("checksums", {})):
+            before = self._large.get(place, [])
+            if [list(large.sums) for large in before] != sums:
+                warn(
+                    log,
+                    "not-restored",
+                    "%s is not what it was when the run began, and no state_dict contains it",
+                    place,
+                )
+
+    def generators(self) -> dict[tuple[Any, ...], Any]:
+        """Return the generators that modules and optimizers hold, by place."""
+        return dict(_generators((place, value) for place, value in self._values() if is_data(value)))
+
+    def _is_changed(self, place: AttributePlace, value: Any, tensors: list[Tensor]) -> bool:
+        if place not in self._at_first or self._at_first[place] != _content(value):
+            return True
+        before = self._large.get(place)
+        if before is None:  # it is small, or was
+            return bool(tensors) or _has_generators(value)
+        return not all(large.is_same(tensor) for large, tensor in zip(before, tensors, strict=True))
+
+    def _is_changed_object(self, place: AttributePlace, digest: int | None) -> bool:
+        return digest is not None and self._objects.get(place, 0) not in {None, digest}
+
+    def _warn_of(self, changed: list[AttributePlace]) -> None:
+        if changed:
+            self._objects |= dict.fromkeys(changed)
+            warn(
+                log,
+                "not-restored",
+                "changed since the session began, and not saved, as it is not plain data: %s",
+                named(map(str, changed)),
+            )
+
+    def _known(self) -> set[int]:
+        """Return the ``id`` of whatever is saved otherwise."""
+        modules = [each for value in self._given if isinstance(value, nn.Module) for each in value.modules()]
+        tensors = [
+            *(each for module in modules for each in module._parameters.values()),  # noqa: SLF001
+            *(each for module in modules for each in module._buffers.values()),  # noqa: SLF001
+        ]
+        of_optimizers = [each for optimizer in self._optimizers.values() for each in parts_of_state(optimizer)]
+        return {*map(id, (*self._given, *modules, *tensors, *of_optimizers))} - {id(None)}
+
+    def _modules(self) -> dict[str, list[nn.Module]]:
+        """Return the modules by their names without wrappers; wrappers stand before what they wrap."""
+        found: dict[str, list[nn.Module]] = {}
+        for name, model in self._models.items():
+            for path, module in model.named_modules():
+                if not isinstance(module, torch.jit.ScriptModule):
+                    found.setdefault(f"{name}/{plain_name(model, path)}", []).append(module)
+        return found
+
+    def _parameters(self) -> dict[str, nn.Parameter]:
+        return {
+            f"{name}/{plain_name(model, path)}": parameter
+            for name, model in self._models.items()
+            for path, parameter in model.named_parameters()
+        }
+
+    def _flags(self) -> dict[str, bool]:
+        return {name: parameter.requires_grad for name, parameter in self._parameters().items()}
+
+    def _values(self) -> Iterator[tuple[AttributePlace, Any]]:
+        """Yield buffers that do not persist, and attributes of modules and optimizers."""
+        for name, modules in self._modules().items():
+            for module in modules:
+                if wrapped_child(module):
+                    continue
+                for key in module._non_persistent_buffers_set:  # noqa: SLF001
+                    if (buffer := module._buffers.get(key)) is not None:  # noqa: SLF001
+                        yield AttributePlace(name, key, True), buffer
+                for key, value in vars(module).items():
+                    if key not in OF_TORCH:
+                        yield AttributePlace(name, key, False), value
+        for name, optimizer in self._optimizers.items():
+            yield from ((AttributePlace(f"{name}/", key, False), value) for key, value in _of_optimizer(optimizer))
+
+
+def _of_optimizer(optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
+    """Yield its attributes that are not saved otherwise."""
+    saved = functools.cache(functools.partial(saved_places, optimizer))
+    for name, value in attributes_of_script(optimizer):
+        tensors = _tensors(value)
+        if not tensors or saved().isdisjoint(map(place_of, tensors)):
+            yield name, value
+
+
+def _put(owner: nn.Module | Optimizer, place: AttributePlace, value: Any, device: str) -> None:
+    """Give an attribute or a buffer of ``owner`` its ``value``."""
+    if isinstance(owner, nn.Module) and wrapped_child(owner):
+        if place.name == "training":
+            owner.training = value
+        return
+    parameters = owner.parameters() if isinstance(owner, nn.Module) else parameters_of(owner)
+    own = next((tensor.device for tensor in parameters), torch.device(device))
+    where = own if own.type == device else torch.device("cpu")
+    kept = vars(owner)
+    if place.is_buffer and isinstance(owner, nn.Module):
+        vars(owner).pop(place.name, None)
+        owner._non_persistent_buffers_set.add(place.name)  # noqa: SLF001
+        kept = owner._buffers  # noqa: SLF001
+    kept[place.name] = Restoring(where).restored(kept.get(place.name), value)
+
+
+class Restoring:
+    """The restoration of one value, in place as far as it can be, as other objects may refer to what is there."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Make tensors that are not there on ``device``."""
+        self._device = device
+        self._written: set[int] = set()
+        """Tensors that have their values: one may stand in several places, and what was saved there may differ."""
+
+    def restored(self, current: Any, value: Any) -> Any:
+        """Return ``value``, in place of ``current`` if that is of the same kind."""
+        if isinstance(value, Tensor):
+            return self._tensor(current, value)
+        if isinstance(value, SavedGenerator):
+            return value.restored(current, self._device)
+        kind = kind_of(value)
+        if kind is None:
+            return value
+        alike = type(current) is type(value)
+        if isinstance(value, dict):
+            before = current if alike else {}
+            items: Any = [(key, self.restored(before.get(key), each)) for key, each in value.items()]
+        elif isinstance(value, SETS):
+            items = value
+        else:
+            known = itertools.chain(current if alike else (), itertools.repeat(None))
+            items = [self.restored(was, each) for each, was in zip(value, known, strict=False)]
+        has_other_length = alike and isinstance(value, deque) and current.maxlen != value.maxlen
+        if not alike or has_other_length or isinstance(value, (tuple, frozenset)):
+            return make(kind, items, *options_of(value))
+        current.clear()
+        if isinstance(value, (list, deque)):
+            current.extend(items)
+        else:
+            current.update(dict(items) if isinstance(value, dict) else items)
+        return current
+
+    def _tensor(self, current: Any, value: Tensor) -> Tensor:
+        if not isinstance(current, Tensor):
+            return value.to(self._device, copy=True)
+        if (current.shape, current.dtype) != (value.shape, value.dtype) or obstacle(current, restored_in_place=True):
+            return value.to(current.device, copy=True)
+        if not torch.equal(current.detach().cpu(), value):
+            if id(current) in self._written:
+                return value.to(current.device, copy=True)
+            current.detach().copy_(value)
+        self._written.add(id(current))
+        return current
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """Yield what the containers in ``value`` hold."""
+    if type(value) in PLAIN or kind_of(value) is None:
+        yield value
+        return
+    for each in value.values() if isinstance(value, dict) else value:
+        yield from _leaves(each)
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [] if type(value) in PLAIN else [leaf for leaf in _leaves(value) if isinstance(leaf, Tensor)]
+
+
+def is_data(value: Any) -> bool:
+    """Return whether ``value`` can be saved: not parameters, which are in a state_dict, nor results with a graph."""
+    if type(value) in PLAIN:
+        return True
+    if kind_of(value) is None:
+        return _is_savable_leaf(value)
+    if isinstance(value, dict):
+        return all(type(key) in PLAIN for key in value) and all(map(is_data, value.values()))
+    if isinstance(value, SETS):
+        return all(type(leaf) in {*PLAIN, bytes} for leaf in _leaves(value))
+    return all(map(is_data, value))
+
+
+def _is_savable_leaf(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return not isinstance(value, nn.Parameter) and value.is_leaf and not obstacle(value)
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.dtype.kind in NUMPY_KINDS
+    return type(value) is bytes or is_own_generator(value)
+
+
+def _saved(value: Any) -> Any:
+    """Return ``value`` with the states of its generators."""
+    if not _has_generators(value):
+        return value
+    kind = kind_of(value)
+    if kind is None:
+        return SavedGenerator.of(value)
+    pairs = isinstance(value, dict)
+    items = [(key, _saved(each)) for key, each in value.items()] if pairs else [_saved(each) for each in value]
+    return make(kind, items, *options_of(value))
+
+
+def _has_generators(value: Any) -> bool:
+    return any(type(leaf) not in PLAIN and is_own_generator(leaf) for leaf in _leaves(value))
+
+
+def _generators(values: Iterable[tuple[tuple[Any, ...], Any]]) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield the generators in ``values``, or their states, with their places."""
+    for place, value in values:
+        if isinstance(value, SavedGenerator) or is_own_generator(value):
+            yield place, value
+        elif kind_of(value) is not None and not isinstance(value, SETS):
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            yield from _generators(((*place, key), each) for key, each in items)
+
+
+def names_of(number: int, state_dict: Mapping[str, Any]) -> str:
+    """Return the attributes, in a state of ``ModuleAttributes``, that are this number; "" if there are none."""
+    places = _places(state_dict.get("values", {}))
+    return named(str(place) for place, value in places if type(value) is int and value == number)
+
+
+def digests_of_generators(state_dict: Mapping[str, Any]) -> dict[tuple[Any, ...], str]:
+    """Return digests of the states of generators in a state of ``ModuleAttributes``, by place."""
+    found = _generators(_places(state_dict.get("values", {})))
+    return {place: fingerprint(saved.state).digest for place, saved in found}
+
+
+def _content(value: Any) -> Any:
+    """Return what ``value`` holds besides tensors, to be compared later."""
+    if type(value) in PLAIN:
+        return type(value), value
+    return split({"": _saved(value)}, "")[1]
+
+
+def _size(tensors: list[Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+def _version(tensor: Tensor) -> int | None:
+    return None if tensor.is_inference() else tensor._version  # noqa: SLF001
+
+
+def _nested(values: Mapping[AttributePlace, Any]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return ``values`` as a checkpoint holds them: by kind, module and name."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for place, value in values.items():
+        kind = "buffers" if place.is_buffer else "attributes"
+        found.setdefault(kind, {}).setdefault(place.module, {})[place.name] = value
+    return found
+
+
+def _places(nested: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Iterator[tuple[AttributePlace, Any]]:
+    for kind, modules in nested.items():
+        for module, values in modules.items():
+            for name, value in values.items():
+                yield AttributePlace(module, name, kind == "buffers"), value

@@ -1,0 +1,77 @@
+"""Which attributes of an optimizer are the script's: those that torch has not given it, and that are not its state."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import SGD, Optimizer
+
+from slipway.state.steps import unwrapped
+from slipway.state.wrappers import is_kind
+
+WRAPPERS = ("AcceleratedOptimizer", "_FabricOptimizer")
+"""Of another optimizer: what they hold besides is made anew in each process."""
+READY_MADE = "Optimizer8bit"
+"""Of bitsandbytes: its attributes say what this process has prepared."""
+OF_LATER_STEPS = {"_opt_called", "_numel_cache", "_need_device_dtype_check_for_fused"}
+"""What schedulers, LBFGS and fused optimizers of torch leave in an optimizer that steps."""
+
+
+def with_attributes(optimizers: Mapping[str, Any]) -> dict[str, Optimizer]:
+    """Return those of ``optimizers`` whose attributes are to be saved, without wrappers."""
+    inner = {
+        name: unwrapped(given) if any(is_kind(given, kind) for kind in WRAPPERS) else given
+        for name, given in optimizers.items()
+    }
+    return {name: each for name, each in inner.items() if isinstance(each, Optimizer) and not is_kind(each, READY_MADE)}
+
+
+def attributes_of_script(optimizer: Optimizer) -> list[tuple[str, Any]]:
+    """Return the attributes that torch has not given ``optimizer``."""
+    return [(name, value) for name, value in vars(optimizer).items() if name not in _of_torch()]
+
+
+@functools.cache
+def _of_torch() -> set[str]:
+    plain = SGD([torch.zeros(1, device="cpu")], lr=1.0)
+    return {*vars(plain), "step", *OF_LATER_STEPS}
+
+
+def parameters_of(optimizer: Optimizer) -> Iterator[Tensor]:
+    """Yield the parameters in its groups."""
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])
+
+
+def parts_of_state(optimizer: Optimizer) -> Iterator[Any]:
+    """Yield its groups and its state, and what they contain: attributes of an optimizer around it may refer to it."""
+    yield from (optimizer.param_groups, optimizer.state)
+    yield from optimizer.param_groups
+    yield from parameters_of(optimizer)
+    for each in optimizer.state.values():
+        yield each
+        yield from each.values() if isinstance(each, dict) else ()
+
+
+def saved_places(optimizer: Optimizer) -> set[int]:
+    """Return the places of tensors that are saved with ``optimizer`` or its model, and of gradients."""
+    parameters = [*parameters_of(optimizer)]
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    return {*map(place_of, (*parameters, *gradients, *tensors_in(optimizer.state_dict())))} - {0}
+
+
+def place_of(tensor: Tensor) -> int:
+    """Return the address of the elements of ``tensor``; 0 if it has none, as a sparse one."""
+    return tensor.data_ptr() if tensor.layout == torch.strided else 0
+
+
+def tensors_in(tree: Any) -> Iterator[Tensor]:
+    """Yield the tensors in a state: of dictionaries, lists and tuples."""
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, (Mapping, list, tuple)):
+        for each in tree.values() if isinstance(tree, Mapping) else tree:
+            yield from tensors_in(each)

@@ -1,0 +1,133 @@
+"""The gradients that a checkpoint holds: those that wait for an optimiser step, and which parameters have one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from slipway.base.errors import SessionError
+from slipway.state.wrappers import unwrap
+
+
+class SavedGradients:
+    """``.grad`` of the parameters of models and optimisers, with ``state_dict`` and ``load_state_dict``.
+
+    If no gradient waits for a step, the next one that is computed is added to zeros, or to None: ``zero_grad`` comes
+    first. A checkpoint then needs only the names of the parameters that have a gradient, since optimisers take zeros
+    for a gradient, and skip None.
+    """
+
+    def __init__(self, modules: Mapping[str, nn.Module], optimizers: Mapping[str, Any]) -> None:
+        """Name the parameters: by their modules, and those of no module by their place in an optimiser.
+
+        Args:
+            modules: by name, with or without wrappers.
+            optimizers: by name.
+        """
+        self._modules, self._optimizers = modules, optimizers
+        self.wait = False
+        """Whether gradients wait for an optimiser step, so that ``state_dict`` holds their values."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the gradients of each owner: their values if they wait, or else the names of its parameters with one.
+
+        The names are None if they are those of all its parameters. Owners without gradients are left out.
+        """
+        found: dict[str, Any] = {}
+        for owner, parameters in self._named().items():
+            present = {key: value.grad.detach() for key, value in parameters.items() if value.grad is not None}
+            if not present:
+                continue
+            if self.wait:
+                found[owner] = {"values": {key: _described(gradient) for key, gradient in present.items()}}
+            else:
+                sparse = [key for key, gradient in present.items() if gradient.is_sparse]
+                found[owner] = {"names": None if len(present) == len(parameters) else [*present], "sparse": sparse}
+        return found
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Put the gradients back: values, zeros, or None.
+
+        Raises:
+            SessionError: if a parameter is missing.
+        """
+        named = self._named()
+        for owner, saved in state_dict.items():
+            for key in saved.get("values") or saved.get("names") or ():
+                if key not in named.get(owner, ()):
+                    raise SessionError(
+                        "different-state", f"the gradient of {owner} {key} was saved, and there is no such parameter."
+                    )
+        for owner, parameters in named.items():
+            saved = state_dict.get(owner, {"values": {}})
+            for key, parameter in parameters.items():
+                if "values" in saved:
+                    _put(parameter, _restored(saved["values"].get(key)))
+                elif saved["names"] is None or key in saved["names"]:
+                    layout = torch.sparse_coo if key in saved["sparse"] else torch.strided
+                    _put(parameter, torch.zeros_like(parameter, layout=layout, requires_grad=False))
+                else:
+                    parameter.grad = None
+
+    def _named(self) -> dict[str, dict[str, Tensor]]:
+        """Return the parameters by owner and by name, each once; the names do not depend on wrappers."""
+        named: dict[str, dict[str, Tensor]] = {}
+        known: set[int] = set()
+        for owner, module in self._modules.items():
+            own: dict[str, Tensor] = {
+                key: value for key, value in unwrap(module).named_parameters() if id(value) not in known
+            }
+            named[owner] = own
+            known |= {id(parameter) for parameter in own.values()}
+        for owner, optimizer in self._optimizers.items():
+            named[owner] = {}
+            for group, content in enumerate(optimizer.param_groups):
+                for number, parameter in enumerate(content["params"]):
+                    if id(parameter) not in known:
+                        known.add(id(parameter))
+                        named[owner][f"{group}/{number}"] = parameter
+        return named
+
+
+def _described(gradient: Tensor) -> Any:
+    """Return ``gradient``, or its parts if it is sparse or has other strides than a new tensor of its shape."""
+    if gradient.is_sparse:
+        parts = {"indices": gradient._indices(), "values": gradient._values()}  # noqa: SLF001 -- also if not coalesced
+        return {**parts, "shape": [*gradient.shape], "coalesced": gradient.is_coalesced()}
+    if gradient.layout == torch.strided and gradient.stride() != torch.empty(gradient.shape, device="meta").stride():
+        return {"dense": gradient, "strides": [*gradient.stride()]}
+    return gradient if type(gradient) is Tensor else gradient.as_subclass(Tensor)
+
+
+def _restored(value: Any) -> Tensor | None:
+    """Return the gradient that ``_described`` took apart, on the CPU."""
+    if value is None or isinstance(value, Tensor):
+        return value
+    if "strides" in value:
+        return torch.empty_strided(value["dense"].shape, value["strides"], dtype=value["dense"].dtype).copy_(
+            value["dense"]
+        )
+    return torch.sparse_coo_tensor(
+        value["indices"],
+        value["values"],
+        value["shape"],
+        is_coalesced=value["coalesced"] or None,
+        check_invariants=False,
+    )
+
+
+def _put(parameter: Tensor, gradient: Tensor | None) -> None:
+    """Make ``gradient`` that of ``parameter``; in place if that one is alike, as CUDA graphs and DDP's buckets need."""
+    own = parameter.grad
+    if own is not None and gradient is not None and _has_same_layout(own, gradient):
+        own.detach().copy_(gradient)
+    else:
+        parameter.grad = None if gradient is None else gradient.to(parameter.device)
+
+
+def _has_same_layout(own: Tensor, other: Tensor) -> bool:
+    is_dense = own.layout == other.layout == torch.strided
+    return is_dense and (own.dtype, own.shape, own.stride()) == (other.dtype, other.shape, other.stride())

@@ -1,0 +1,99 @@
+"""What a run is made of on each rank: data, model, optimiser."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from slipway.base import startup
+from slipway.dist.communicator import Communicator
+from trainer.config.settings import Settings
+from trainer.data.feed import Feed, global_batch_size
+from trainer.data.loader import Loader
+from trainer.data.sampler import largest_micro_batch
+from trainer.data.sets import Dataset, open_on_ranks
+from trainer.model import Shape, initial_model
+from trainer.model.normalise import memory_layout, normalisation
+from trainer.parallel.device import AUTO, cuts_of, stage_devices
+from trainer.parallel.stages.balance import Choice, choose
+from trainer.parallel.strategy import Strategy
+from trainer.training.learner import Learner
+from trainer.training.memory import memory_of, report
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a run, freshly built, before it resumes."""
+
+    train_set: Dataset
+    validation_set: Dataset
+    feed: Feed
+    validation_loader: Loader
+    learner: Learner
+    choice: Choice
+    """Where the model is cut."""
+
+    def close(self) -> None:
+        """End the workers that read data, after a run that has ended in good order."""
+        self.feed.close()
+        self.validation_loader.close()
+
+
+def build_parts(settings: Settings, comm: Communicator, strategy: Strategy) -> Parts:
+    """Build them as ``settings`` say; all ranks must call this.
+
+    Raises:
+        ConfigError: if data or model cannot be had, or --memory finds that the model does not fit its devices.
+    """
+    train_set, validation_set = open_on_ranks(settings.data, comm)
+    feed = Feed(train_set, settings, comm.world, pin_memory=comm.device.type == "cuda", warn=log.warning)
+    startup.mark(startup.DATA)
+
+    shape, classes = train_set.shape, len(train_set.classes)
+    model = initial_model(settings, shape=shape, classes=classes)
+    devices = stage_devices(settings, comm.device)
+    choice = Choice(cuts_of(settings), [])
+    if settings.model.split == AUTO:
+        choice = choose(model, _micro_batch(settings, shape, ranks=comm.world.size), devices, settings, comm)
+    if settings.launch.memory:
+        report(memory_of(model, settings, cuts=choice.cuts, shape=shape, ranks=comm.world.size), devices, comm)
+    learner = Learner(
+        settings,
+        comm,
+        strategy,
+        model,
+        shape=shape,
+        classes=classes,
+        normalise=normalisation(settings, train_set.mean_std, comm.device),
+        samples_per_epoch=len(train_set),
+        cuts=choice.cuts,
+        devices=devices,
+    )
+    startup.mark(startup.MODEL)
+    return Parts(
+        train_set=train_set,
+        validation_set=validation_set,
+        feed=feed,
+        validation_loader=Loader(
+            validation_set,
+            workers=settings.data.workers,
+            pin_memory=comm.device.type == "cuda",
+            warn=log.warning,
+        ),
+        learner=learner,
+        choice=choice,
+    )
+
+
+def _micro_batch(settings: Settings, shape: Shape, *, ranks: int) -> Tensor:
+    """Return images as they go into the model, as many as the largest micro-batch has: zeros [n, c, h, w]."""
+    micro_steps = settings.train.grad_accum_steps
+    samples = largest_micro_batch(global_batch_size(settings, ranks), size=ranks, micro_steps=micro_steps)
+    # Batch norm needs two.
+    images = torch.zeros(max(2, samples), *shape, dtype=getattr(torch, settings.train.dtype))
+    return images.to(memory_format=memory_layout(settings))

@@ -1,0 +1,220 @@
+"""From the command line and TOML files to valid Settings."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from slipway.base.contract import VERSION
+from slipway.base.flags import ArgumentError, read_arguments
+from slipway.base.reading import read_start
+from slipway.base.third_party_errors import InvalidValue, invalid_choice, invalid_value, matches_no_pattern
+from trainer.config.commands import overview
+from trainer.config.errors import ConfigError, UsageError, did_you_mean
+from trainer.config.schema import schema
+from trainer.config.settings import ALTERNATIVES, Launch, Settings, experiment
+from trainer.config.usage import help_text
+
+Tables = dict[str, dict[str, Any]]
+"""Values by section and key."""
+
+
+def parse(argv: Sequence[str]) -> Settings:
+    """Read the files that ``argv`` names, each overriding the ones before, then let the flags override them.
+
+    Exits with 0 after ``--help``, ``--version`` and ``--print-config``.
+
+    Raises:
+        UsageError: for an unknown flag, or an impossible value of one.
+        ConfigError: for a file that is missing, not TOML, or holds an unknown key or an impossible value.
+    """
+    if not argv:
+        raise UsageError(
+            "missing-argument", "nothing to train: name a CONFIG.toml (configs/ has some), or say it by flags (--help)."
+        )
+    try:
+        arguments = read_arguments(argv, schema())
+    except ArgumentError as error:
+        raise UsageError(error.slug, str(error)) from error
+    match arguments.request:
+        case "help":
+            exit_with(_help())
+        case "version":
+            exit_with(f"slipway {VERSION}\n")
+    files = [_read_tables(Path(path)) for path in arguments.files]
+    try:
+        settings = convert(_merge([*files, arguments.tables]))
+    except ConfigError as error:  # the files were valid, so a flag is at fault
+        slug = "flag-conflict" if error.slug == "conflicting-settings" else "bad-flag-value"
+        raise UsageError(slug, str(error)) from error
+    if arguments.request == "print-config":
+        import tomli_w  # noqa: PLC0415 -- not in the base install, where everything else here works
+
+        exit_with(tomli_w.dumps(experiment(settings)))
+    return settings
+
+
+def load(path: Path, overrides: Tables | None = None) -> Settings:
+    """Return the settings that the TOML file ``path`` describes (missing keys keep their defaults).
+
+    Args:
+        path: of the file.
+        overrides: what goes before its values, by section and key.
+
+    Raises:
+        ConfigError: as ``parse`` does.
+    """
+    return convert(_merge([_read_tables(path), overrides or {}]))
+
+
+def _help() -> str:
+    """Return the text of ``trainer --help``."""
+    return help_text(
+        schema(),
+        prog="trainer",
+        usage="trainer [CONFIG.toml [OVERLAY.toml ...]] [flags]",
+        description="Train an image classifier. Flags override the keys of the same name in the files, and a file "
+        "those of the files before it. --print-config shows what results, --version the version.",
+        epilog=overview(),
+    )
+
+
+def exit_with(text: str) -> NoReturn:
+    """Write ``text``, and end this process well."""
+    sys.stdout.write(text)
+    sys.exit(0)
+
+
+def _read_tables(path: Path) -> Tables:
+    """Return the tables of the TOML file ``path``, after a check of them by themselves."""
+    try:
+        text = read_start(path, limit=LARGEST + 1)
+        if len(text) > LARGEST:
+            raise ConfigError("bad-toml", f"{path} has more than {LARGEST} bytes: it is no configuration.")
+        tables = tomllib.loads(text.decode())
+    except OSError as error:
+        raise ConfigError(
+            "cannot-read", f"cannot read the configuration {path}: {error.strerror}. See configs/ for some."
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError("bad-toml", f"{path} is not valid TOML: {error}.") from error
+    try:
+        tables = _moved(tables)
+        _refuse_unknown(tables)
+        convert(_merge([tables]))
+    except ConfigError as error:
+        raise ConfigError(error.slug, f"{path}: {error}") from None
+    return tables
+
+
+LARGEST = 1 << 20
+"""Bytes of a configuration, at most."""
+MOVED = {"run": [*get_type_hints(Launch)], "train": ["dry_run"]}
+"""Keys of [launch], by the section in which version 0.1 had them."""
+
+
+RENAMED = {"train": {"test_batch_size": "val_batch_size"}}
+"""Keys that version 0.1 called otherwise, by their section then."""
+
+
+def _moved(tables: dict[str, Any]) -> Tables:
+    """Return ``tables`` with each key of version 0.1 under the name and in the section that it has now."""
+    tables = {name: dict(table) if isinstance(table, dict) else table for name, table in tables.items()}
+    for section, names in RENAMED.items():
+        for old_name, name in names.items():
+            if isinstance(tables.get(section), dict) and old_name in tables[section]:
+                tables[section].setdefault(name, tables[section].pop(old_name))
+    launch: dict[str, Any] = {}
+    for section, keys in MOVED.items():
+        old = tables.get(section)
+        if isinstance(old, dict):
+            launch |= {key: old.pop(key) for key in keys if key in old}
+    if launch:
+        tables["launch"] = {**launch, **tables.get("launch", {})}
+        for section, default, alternative in ALTERNATIVES:  # config.toml had both, and the latter counted
+            if tables.get(section, {}).get(alternative):
+                tables[section].pop(default, None)
+    return tables
+
+
+def _merge(layers: Sequence[Tables]) -> Tables:
+    """Return the tables in which each layer overrides the ones before it.
+
+    Raises:
+        ConfigError: if a layer sets two keys of which only one may be set.
+    """
+    merged: Tables = {}
+    for layer in layers:
+        for name, table in layer.items():
+            into = merged.setdefault(name, {})
+            for section, *keys in ALTERNATIVES:
+                given = [key for key in keys if section == name and table.get(key)]
+                if len(given) > 1:
+                    flags = " and ".join(f"--{key.replace('_', '-')}" for key in given)
+                    raise ConfigError("conflicting-settings", f"{flags} say the same in two ways: give one of them.")
+                for key in keys if given else ():
+                    into.pop(key, None)
+            into |= table
+    return merged
+
+
+def convert(tables: Tables) -> Settings:
+    """Check types and values and return the Settings that the tables spell; missing keys have their defaults.
+
+    Raises:
+        ConfigError: for an impossible value.
+    """
+    given = {section: _without_absent(section, table) for section, table in tables.items()}
+    try:
+        return msgspec.convert(given, Settings)
+    except msgspec.ValidationError as error:
+        found = invalid_value(error)
+        raise ConfigError("bad-value", f"{found.section}.{found.key}: {_with_choices(found)}") from error
+
+
+def _without_absent(section: str, table: dict[str, Any]) -> dict[str, Any]:
+    """Return ``table`` without the options that 0 or "" switch off."""
+    hints = get_type_hints(get_type_hints(Settings)[section])
+    return {
+        key: value
+        for key, value in table.items()
+        if not (NoneType in get_args(hints[key]) and value in (0, "") and value is not False)
+    }
+
+
+def _refuse_unknown(tables: dict[str, Any]) -> None:
+    """Raise a ConfigError for a section or a key that does not exist."""
+    sections = get_type_hints(Settings)
+    homes = {key: section for section, cls in sections.items() for key in get_type_hints(cls)}
+    for section, table in tables.items():
+        if section not in sections:
+            _refuse(section, "section", sections, homes)
+        if not isinstance(table, dict):
+            raise ConfigError("unknown-key", f"{section!r} is a section: write [{section}] and its keys below it.")
+        for key in table:
+            if key not in (hints := get_type_hints(sections[section])):
+                _refuse(key, f"key in [{section}]", hints, homes)
+
+
+def _refuse(name: str, kind: str, valid: dict[str, Any], homes: dict[str, str]) -> None:
+    if name in homes:
+        raise ConfigError("unknown-key", f"unknown {kind}: {name!r} belongs into [{homes[name]}].")
+    raise ConfigError("unknown-key", f"unknown {kind}: {name!r}.{did_you_mean(name, valid)} Valid: {', '.join(valid)}.")
+
+
+def _with_choices(found: InvalidValue) -> str:
+    """Return why a value is refused, with the valid choices where there are some."""
+    hint = get_type_hints(get_type_hints(Settings)[found.section], include_extras=True)[found.key.partition("[")[0]]
+    if matches_no_pattern(found.reason):
+        return f"it must be one of {', '.join(hint.__metadata__[0].examples)}."
+    if (value := invalid_choice(found.reason)) is None:
+        return "it must be true, false or auto." if bool in get_args(hint) else found.reason + "."
+    choices = [choice for part in (hint, *get_args(hint)) if get_origin(part) is Literal for choice in get_args(part)]
+    others = "true, false, " if bool in get_args(hint) else "a number, " if get_origin(hint) is not Literal else ""
+    return f"{value!r} is not one of {others}{', '.join(choices)}.{did_you_mean(value, choices)}"

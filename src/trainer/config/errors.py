@@ -1,0 +1,38 @@
+"""The errors that a user can act on: one line each, saying what, where, and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from slipway.base.errors import SlipwayError
+
+T = TypeVar("T")
+
+
+class TrainerError(SlipwayError):
+    """Training cannot go on; the message says why and what to do."""
+
+
+class ConfigError(TrainerError):
+    """The configuration, its data or its environment is wrong."""
+
+
+class UsageError(ConfigError):
+    """A flag is unknown, or its value impossible."""
+
+
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
+    """Return " Did you mean 'x'?" for the choice nearest to ``name``, or "" where none is near."""
+    nearest = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.5)
+    return f" Did you mean {nearest[0]!r}?" if nearest else ""
+
+
+def choose(table: Mapping[str, T], name: str, *, what: str) -> T:
+    """Return ``table[name]``; where there is none, raise a ConfigError that lists the choices, nearest first."""
+    if name not in table:
+        raise ConfigError(
+            "unknown-name", f"unknown {what} {name!r}.{did_you_mean(name, table)} Valid: {', '.join(sorted(table))}."
+        )
+    return table[name]

@@ -1,0 +1,229 @@
+"""A folder a class, or an archive of it: worker processes decode, crop and resize images, which stay uint8."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import math
+import sys
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import torch
+from PIL import Image, UnidentifiedImageError
+from PIL.TiffImagePlugin import TiffImageFile
+from torch import Tensor
+
+from trainer.config.errors import ConfigError
+from trainer.config.settings import DataConfig
+from trainer.data.base import Draws, Fetched, Ids, Splits
+from trainer.data.sets.files import Files, Scanned, Tree, note_of, open_tree
+from trainer.data.sets.holdout import stratified_split
+from trainer.data.sets.jpeg import Box, BoxOf, decode_jpeg
+
+Image.MAX_IMAGE_PIXELS = None  # max_image_pixels takes the place of PIL's own limit, in each process that decodes
+IMAGENET = (
+    torch.tensor([0.485, 0.456, 0.406], dtype=torch.float64),
+    torch.tensor([0.229, 0.224, 0.225], dtype=torch.float64),
+)
+"""Mean and standard deviation of ImageNet's channels, which pretrained weights expect (torchvision's documentation)."""
+PLAIN = torch.zeros(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
+"""Mean and standard deviation that leave values from 0 to 1 as they are."""
+WIDE_GREY = {"PNG", "PPM"}
+"""Formats of which PIL gives 16 bits of grey as mode I, of 32 (its handbook, "Image file formats")."""
+BITS_PER_SAMPLE = 258
+"""Tag of a TIFF (TIFF 6.0, section 8)."""
+CENTRE = 224 / 256
+"""Edge of the central validation crop over the shorter edge of the image, as usual for ImageNet."""
+
+OF_THE_FILE = {None, errno.ENOENT, errno.ENXIO, errno.EINVAL, errno.ELOOP}
+"""Error numbers that say something of one file: it is gone, or no regular file; None is PIL's own. Others are the
+disk's."""
+
+log = logging.getLogger(__name__)
+
+
+class TooLargeError(Exception):
+    """An image has too many pixels to be decoded. No ValueError: by that simplejpeg says that it cannot decode one."""
+
+
+@dataclass(frozen=True)
+class ImageFolder:
+    """Image files, decoded when they are fetched."""
+
+    files: Files
+    numbers: Ids
+    """Which of the files are the samples."""
+    labels: Tensor
+    classes: tuple[str, ...]
+    size: int
+    mean_std: tuple[Tensor, Tensor]
+    squash: bool
+    resized_crop: bool = False
+    flip: bool = False
+    max_pixels: int = field(kw_only=True)
+    decoder: str = field(default="pil", kw_only=True)
+    """Of training images."""
+    in_memory: bool = field(default=False, init=False)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height, width."""
+        return 3, self.size, self.size
+
+    @property
+    def draws(self) -> int:
+        """Area, aspect ratio, vertical place, horizontal place, flip."""
+        return 5 if self.resized_crop or self.flip else 0
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self.numbers)
+
+    def describe(self, sample: int) -> str:
+        """Return the path of the image."""
+        return self.files.describe(int(self.numbers[sample]))
+
+    def fetch(self, ids: Ids, draws: Draws | None) -> Fetched:
+        """Decode the images ``ids``; see Dataset."""
+        images = torch.zeros(len(ids), *self.shape, dtype=torch.uint8)
+        bad, reasons = [], []
+        for position, sample in enumerate(ids):
+            try:
+                images[position] = self._decode(int(self.numbers[sample]), None if draws is None else draws[position])
+            except MemoryError:
+                raise
+            except Exception as error:
+                if isinstance(error, OSError) and error.errno not in OF_THE_FILE:
+                    raise
+                bad.append(position)
+                reasons.append(_reason(error))
+        return Fetched(images, bad, reasons)
+
+    def _decode(self, number: int, draws: Draws | None) -> Tensor:
+        def box_of(width: int, height: int) -> Box:
+            return self._box(width, height, draws)
+
+        with self.files.open(number) as file:
+            image = decode_jpeg(file, self.size, box_of) if self.decoder == "simplejpeg" else None
+            if image is None:
+                file.seek(0)
+                image = self._decode_by_pil(file, box_of)
+        mirrored = self.flip and draws is not None and not round(float(draws[4]))
+        return image.flip(-1) if mirrored else image
+
+    def _decode_by_pil(self, file: BinaryIO, box_of: BoxOf) -> Tensor:
+        with Image.open(file) as image:
+            box = box_of(image.width, image.height)
+            # reducing_gap lets PIL shrink in two steps, the first of which is cheap.
+            pixels = (
+                _eight_bit(image)
+                .convert("RGB")
+                .resize((self.size, self.size), Image.Resampling.BILINEAR, box=box, reducing_gap=2.0)
+            )
+        return torch.from_numpy(np.array(pixels)).permute(2, 0, 1)
+
+    def _box(self, width: int, height: int, draws: Draws | None) -> Box:
+        if width * height > self.max_pixels:
+            raise TooLargeError(f"{width} x {height} pixels: more than max_image_pixels={self.max_pixels}")
+        if self.resized_crop and draws is not None:
+            return random_box(width, height, draws)
+        return (0, 0, width, height) if self.squash else centre_box(width, height)
+
+
+def _eight_bit(image: Image.Image) -> Image.Image:
+    """Return ``image`` with 8 bits a channel; of grey values of 16 bits the upper ones, where PIL would cut them off.
+
+    Raises:
+        ValueError: for numbers whose range is not known.
+    """
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in WIDE_GREY):
+        bits = image.tag_v2.get(BITS_PER_SAMPLE, (16,))[0] if isinstance(image, TiffImageFile) else 16
+        return Image.fromarray((np.asarray(image) >> (bits - 8)).astype(np.uint8))
+    if image.mode in {"I", "F"}:
+        raise ValueError(f"its values (mode {image.mode}) are of no known range")
+    return image
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnidentifiedImageError):
+        return "no image of a known format"
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return text or type(error).__name__
+
+
+def centre_box(width: int, height: int) -> Box:
+    """Return the central square."""
+    edge = CENTRE * min(width, height)
+    left, upper = (width - edge) / 2, (height - edge) / 2
+    return left, upper, left + edge, upper + edge
+
+
+def random_box(width: int, height: int, draws: Draws) -> Box:
+    """Return a box of 8-100 % of the area and an aspect ratio of 3/4-4/3, within the image, in pixels.
+
+    The ranges are those of C. Szegedy et al., Going deeper with convolutions, 2015. Where a box would stand out of the
+    image, that edge is cut to the image's: a fixed number of draws a sample keeps augmentation reproducible.
+    """
+    area = (0.08 + 0.92 * float(draws[0])) * width * height
+    ratio = math.exp((2 * float(draws[1]) - 1) * math.log(4 / 3))
+    box_width = min(width, math.sqrt(area * ratio))
+    box_height = min(height, math.sqrt(area / ratio))
+    upper = float(draws[2]) * (height - box_height)
+    left = float(draws[3]) * (width - box_width)
+    return left, upper, left + box_width, upper + box_height
+
+
+def imagefolder(config: DataConfig) -> Splits:
+    """Return ``data_dir``/train and ``data_dir``/val, or ``data_dir`` itself split by ``val_fraction``.
+
+    Raises:
+        ConfigError: if there is no such folder or archive, or it has no images.
+    """
+    tree = open_tree(Path(config.data_dir))
+    if tree.has_folder("train") or tree.has_folder("val"):
+        train, validation = tree.scan("train"), tree.scan("val")
+        _tell_left_out(config, tree)
+        if differing := set(train.classes) ^ set(validation.classes):
+            raise ConfigError(
+                "classes-differ",
+                f"{config.data_dir}: train/ and val/ must hold the same classes, but these stand on one side only: "
+                f"{', '.join(sorted(differing))}.",
+            )
+        return _splits(config, train, validation)
+    whole = tree.scan("")
+    _tell_left_out(config, tree)
+    folders = [f"{config.data_dir}/{name}" for name in whole.classes]
+    parts = stratified_split(whole.labels, fraction=config.val_fraction, seed=config.split_seed, names=folders)
+    train, validation = (whole._replace(numbers=whole.numbers[ids.numpy()], labels=whole.labels[ids]) for ids in parts)
+    return _splits(config, train, validation)
+
+
+def _tell_left_out(config: DataConfig, tree: Tree) -> None:
+    if text := note_of(tree.left_out):
+        log.info("%s: %s", config.data_dir, text)
+
+
+def _splits(config: DataConfig, train: Scanned, validation: Scanned) -> Splits:
+    if config.decoder == "simplejpeg" and not find_spec("simplejpeg"):
+        raise ConfigError(
+            "missing-package",
+            f"--decoder simplejpeg: this Python ({sys.executable}) has no simplejpeg: pip install it.",
+        )
+    statistics = IMAGENET if config.normalise else PLAIN
+    prepared = (config.image_size, statistics, config.resize == "squash")
+    most = config.max_image_pixels
+    return Splits(
+        ImageFolder(
+            *train,
+            *prepared,
+            resized_crop=config.resized_crop,
+            flip=config.flip,
+            max_pixels=most,
+            decoder=config.decoder,
+        ),
+        ImageFolder(*validation, *prepared, max_pixels=most),
+    )

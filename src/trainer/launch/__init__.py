@@ -1,0 +1,1 @@
+"""How ranks start and end: spawned here, by a launcher, or on the nodes of a Dask client."""

@@ -1,0 +1,152 @@
+"""A step of the job script: a command on each node at once, whose output comes here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import shlex
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TextIO
+
+import msgspec
+
+from distributed import Client
+from slipway.base.contract import ATTEMPT_OUTPUT
+from slipway.base.errors import labelled
+from trainer.config.errors import ConfigError, TrainerError
+from trainer.launch.dask import worker
+from trainer.launch.dask.connection import Connection, security_of
+
+CONNECT = 10.0
+"""Seconds for Dask's scheduler to answer."""
+POLL = 1.0
+LOST = 1
+"""Exit code of a node that is lost."""
+
+
+class Step:
+    """A command on some of the nodes."""
+
+    def __init__(self, client: Client, workers: list[str], *, together: bool, copy: TextIO) -> None:
+        """Prepare to run on ``workers``; with ``together`` the first that fails ends the others.
+
+        ``copy`` gets what they write to standard output, too.
+        """
+        self._client, self._together, self._copy = client, together, copy
+        self._workers = dict(enumerate(workers))
+        self._name = f"slipway-{secrets.token_hex(8)}"
+        self._codes: dict[int, int] = {}
+        self._first = 0
+        self._news = asyncio.Event()
+        self._stopping: asyncio.Task[None] | None = None
+
+    async def run(self, script: str) -> int:
+        """Run ``script`` by Bash on each node; return the exit code of the first that failed, 0 if none did.
+
+        Raises:
+            TrainerError: if Dask's scheduler does not answer any more.
+        """
+        self._client.subscribe_topic(self._name, self._hear)
+        futures = [
+            self._client.submit(
+                worker.run, script, number, self._name,
+                workers=[address], allow_other_workers=False, pure=False, retries=0, key=f"{self._name}-{number}",
+            )
+            for number, address in self._workers.items()
+        ]  # fmt: skip
+        while len(self._codes) < len(futures):
+            self._news.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), POLL)
+            await self._look_for_lost()
+            for number, future in enumerate(futures):
+                if future.status == "error" and number not in self._codes:
+                    sys.stderr.write(f"dask: node {number}: {await future.exception()}\n")
+                    self._end(number, LOST)
+        return self._first
+
+    def stop(self) -> None:
+        """Send the commands on all nodes SIGTERM."""
+        self._stopping = asyncio.ensure_future(self._stop())
+
+    def _hear(self, event: tuple[float, tuple[int, str, str | int]]) -> None:
+        """Pass on what a node has written, or take note of its end."""
+        number, what, value = event[1]
+        if what == worker.ENDED:
+            self._end(number, int(value))
+        else:
+            stream = sys.stdout if what == "stdout" else sys.stderr
+            stream.write(str(value))
+            stream.flush()
+            if what == "stdout":
+                with suppress(OSError):  # a full disk is no reason to end
+                    self._copy.write(str(value))
+                    self._copy.flush()
+
+    def _end(self, number: int, code: int) -> None:
+        if number in self._codes:
+            return
+        self._codes[number] = code
+        self._first = self._first or code
+        self._news.set()
+        if code and self._together and not self._stopping:
+            self.stop()
+
+    async def _stop(self) -> None:
+        left = [address for number, address in self._workers.items() if number not in self._codes]
+        await self._client.run(worker.stop, self._name, workers=left, on_error="ignore")
+
+    async def _look_for_lost(self) -> None:
+        try:
+            alive: dict[str, int] = await asyncio.wait_for(self._client.ncores(), CONNECT)
+        except (OSError, TimeoutError) as error:
+            raise TrainerError("dask-scheduler-gone", "Dask's scheduler, which holds the nodes, is gone.") from error
+        for number, address in self._workers.items():
+            if address not in alive and number not in self._codes:
+                said = labelled("warning", "node-lost", f"node {number} ({address}) is lost: its worker is gone")
+                sys.stderr.write(f"dask: {said}\n")
+                self._end(number, LOST)
+
+
+async def run_step(folder: Path, script: str, *, together: bool, first_only: bool = False) -> int:
+    """Run ``script`` on each node, or on the first; SIGTERM goes on to them. Return the exit code.
+
+    Raises:
+        ConfigError: if Dask's scheduler cannot be reached.
+    """
+    logging.getLogger("distributed").setLevel(logging.ERROR)
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, stopped.set)
+    try:
+        connection = Connection.read(folder)
+        client = await Client(
+            connection.scheduler, security=security_of(folder), asynchronous=True, timeout=CONNECT, set_as_default=False
+        )
+    except (OSError, TimeoutError, msgspec.MsgspecError) as error:
+        raise ConfigError("dask-scheduler-silent", f"Dask's scheduler cannot be reached: {error}") from error
+    log = folder.parent / ATTEMPT_OUTPUT if together else os.devnull
+    async with client:
+        with open(log, "a", encoding="utf-8") as copy:  # noqa: ASYNC230, PTH123 -- its lines are few
+            step = Step(client, connection.workers[: 1 if first_only else None], together=together, copy=copy)
+            return await _until_ended(step, script, stopped)
+
+
+async def _until_ended(step: Step, script: str, stopped: asyncio.Event) -> int:
+    """Run the step, and stop it once ``stopped`` is set."""
+    running = asyncio.ensure_future(step.run(script))
+    waiting = asyncio.ensure_future(stopped.wait())
+    await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
+    if not running.done():
+        step.stop()
+    waiting.cancel()
+    return await running
+
+
+async def on_head_node(folder: Path, words: list[str]) -> int:
+    """Run a command on the first node, with that node's own environment; return its exit code."""
+    return await run_step(folder, f"exec {shlex.join(words)} </dev/null\n", together=False, first_only=True)

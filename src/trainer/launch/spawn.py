@@ -1,0 +1,288 @@
+"""``--nproc-per-node N``, or auto: ranks on this machine, without torchrun."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import multiprocessing
+import os
+import secrets
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkContext, SpawnContext
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import NoReturn
+
+from slipway.base import startup
+from slipway.base.cause import leave_cause
+from slipway.base.contract import CAUSE_CODES, EXIT_STOPPED
+from slipway.base.environment import Environment, read_environment
+from slipway.base.errors import SlipwayError, labelled
+from slipway.base.memory_limits import describe_memory
+from slipway.base.stop import SIGNALS, Reason, StopRequest, signal_on_parents_death
+from trainer.config.errors import ConfigError, TrainerError
+from trainer.config.settings import Settings
+from trainer.launch.exits import exit_code_of
+
+Work = Callable[[Settings, StopRequest, Environment], int]
+"""What a rank does, a function that can be pickled; returns the exit code."""
+POLL = 0.1
+"""Seconds between two looks at the ranks."""
+RANKS_PER_CPU = 8
+"""More on one are a slip of the fingers: they take all memory, and hours to start."""
+GRACE = 30.0
+"""Seconds that ranks may take to end after another rank has failed, to save for instance, before they are killed."""
+
+
+def spawn(work: Work, settings: Settings, request: StopRequest, environment: Environment) -> int:
+    """Run ``work`` on as many ddp ranks as ``settings`` ask for; return the code of what failed first, or 75 or 0.
+
+    The ranks meet at a file, so no port is opened for that. A request to stop is passed on to all of them. They are
+    forked from this process once it has imported what they need.
+
+    Raises:
+        ConfigError: if ranks of another backend are asked for, far more than there are CPUs, or more than there are
+            GPUs, or if another launcher has started this process.
+    """
+    if settings.launch.backend not in ("auto", "ddp"):
+        raise ConfigError(
+            "conflicting-settings", f"--nproc-per-node starts ddp ranks, not {settings.launch.backend} ones."
+        )
+    if found := environment.siblings:
+        raise ConfigError(
+            "nested-launch",
+            f"--nproc-per-node under another launcher ({found.variable} is set) would start ranks of ranks.",
+        )
+    ranks = _ranks(settings)
+    request.answers = False  # rank 0 does
+    context = _import_for_ranks()
+    with tempfile.TemporaryDirectory(prefix="trainer-") as folder:
+        launch = replace(
+            settings.launch, backend="ddp", init_method=Path(folder, "store").as_uri(), nproc_per_node=None
+        )
+        settings = replace(settings, launch=launch)
+        processes: list[BaseProcess] = [
+            context.Process(target=_run_rank, args=(work, settings, rank, ranks, os.getpid())) for rank in range(ranks)
+        ]
+        _start(processes)
+        try:
+            code = _watch(processes, request)
+        finally:
+            _end(processes)
+    # A rank that was refused may end after those that failed because of it.
+    return next((process.exitcode for process in processes if process.exitcode in CAUSE_CODES), code)
+
+
+def train(settings: Settings, request: StopRequest, environment: Environment) -> int:
+    """Train as one rank, and return the exit code; see ``trainer.launch.rank.run_rank``."""
+    from trainer.launch.rank import run_rank  # noqa: PLC0415 -- with torch
+
+    leave = partial(leave_cause, folder=settings.launch.output_dir, variables=environment.variables)
+    return exit_code_of(lambda: run_rank(settings, request, environment), leave=leave)
+
+
+def _start(processes: Sequence[BaseProcess]) -> None:
+    """Start all ranks, or none.
+
+    Raises:
+        TrainerError: if one cannot be started.
+    """
+    # A rank starts with these signals blocked and takes them once it listens: none can hit it before.
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        for process in processes:
+            process.start()
+    except OSError as error:
+        started = [process for process in processes if process.pid]
+        for process in started:  # they wait for those that are missing
+            process.kill()
+            process.join()
+        raise TrainerError(
+            "cannot-start-rank",
+            f"cannot start rank {len(started)}: {error.strerror}: too many processes, or too little memory.",
+        ) from error
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
+def _import_for_ranks() -> ForkContext | SpawnContext:
+    """Import what ranks need, and return how multiprocessing is to start them: by a fork if that is safe.
+
+    A fork takes over neither threads nor what they hold, so there must be none: a rank would wait for them for ever.
+    """
+    # An optimiser's first step imports torch._dynamo, which takes as long as all else.
+    _import("torch._dynamo", "trainer.launch.rank", "trainer.parallel.ddp")
+    startup.mark(startup.IMPORTS)
+    if len([*Path("/proc/self/task").iterdir()]) == 1:
+        return multiprocessing.get_context("fork")
+    resource_tracker.ensure_running()  # which spawning needs; started later, it would unblock signals
+    return multiprocessing.get_context("spawn")
+
+
+def _import(*names: str) -> None:
+    """Import modules, so that their libraries have no threads; each rank sets its number of threads by torch."""
+    # OpenMP and OpenBLAS read their variables as they are loaded.
+    with _variables_set({"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}):
+        for name in names:
+            importlib.import_module(name)
+
+
+@contextlib.contextmanager
+def _variables_set(variables: dict[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _run_rank(work: Work, settings: Settings, rank: int, ranks: int, launcher: int) -> NoReturn:
+    """Run ``work`` as one of the ranks, in a process of its own, and end that; ``launcher`` has started it."""
+    signal_on_parents_death(signal.SIGKILL)
+    if os.getppid() != launcher:  # it has died before
+        os._exit(EXIT_STOPPED)
+    os.environ |= _variables(rank, ranks)
+    Path("/proc/self/comm").write_text(f"trainer-rank{rank}", encoding="utf-8")  # by which ps and top tell them apart
+    for number in SIGNALS:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)  # a fork has the handlers of its parent
+    request = StopRequest()
+    request.listen()
+
+    def run() -> int:
+        from slipway.rng.seeding import seed_generators  # noqa: PLC0415 -- with torch
+
+        seed_generators(secrets.randbits(63))  # a fork has the state of its parent
+        return work(settings, request, read_environment(os.environ))
+
+    sys.exit(exit_code_of(run))
+
+
+def _ranks(settings: Settings) -> int:
+    """Return how many ranks to start.
+
+    Raises:
+        ConfigError: if they are too many for the CPUs, or for the GPUs.
+    """
+    number = settings.launch.nproc_per_node or 1
+    if number != "auto":
+        _require_cpus(number)
+        if settings.launch.device == "cpu":
+            return number
+    _import("trainer.parallel.device")  # here, and not in the child: with torch, which the ranks need anyway
+    startup.mark(startup.IMPORTS)
+    ranks = _in_a_fork(_ranks_for_gpus, settings)
+    startup.mark(startup.DEVICE)
+    _require_cpus(ranks)
+    return ranks
+
+
+def _in_a_fork(function: Callable[[Settings], int], settings: Settings) -> int:
+    """Return what ``function`` returns in a process of its own, as a process that has opened a GPU must not fork.
+
+    It is a fork, which keeps the handlers of signals, and no thread waits for it, as a process with threads must not
+    fork either.
+
+    Raises:
+        TrainerError: if that process ends before it has answered, or what ``function`` raises.
+    """
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_answer, args=(function, settings, sender))
+    process.start()
+    sender.close()
+    try:
+        answer = receiver.recv()
+    except EOFError:
+        answer = None
+    process.join()
+    match answer:
+        case int():
+            return answer
+        case Exception():
+            raise answer
+    raise TrainerError(
+        "broken-gpu", f"the process that counts GPUs ended with exit code {process.exitcode}: look at the driver."
+    )
+
+
+def _answer(function: Callable[[Settings], int], settings: Settings, sender: Connection) -> None:
+    try:
+        sender.send(function(settings))
+    except SlipwayError as error:
+        sender.send(error)
+
+
+def _require_cpus(ranks: int) -> None:
+    cpus = len(os.sched_getaffinity(0))
+    if ranks > (most := RANKS_PER_CPU * cpus):
+        raise ConfigError(
+            "too-few-cpus", f"--nproc-per-node {ranks}: with {cpus} CPU(s), at most {most} ranks can be started."
+        )
+
+
+def _ranks_for_gpus(settings: Settings) -> int:
+    from trainer.parallel.device import ranks_for_gpus, require_gpus  # noqa: PLC0415 -- torch is slow to import
+
+    number = settings.launch.nproc_per_node or 1
+    if number == "auto":
+        return ranks_for_gpus(settings)
+    require_gpus(settings, number)
+    return number
+
+
+def _variables(rank: int, ranks: int) -> dict[str, str]:
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "TRAINER_WORLD_SIZE": ranks, "TRAINER_SPAWNED": 1}
+    # One machine: its loopback interface always works, its host name need not resolve.
+    return {"GLOO_SOCKET_IFNAME": "lo"} | os.environ | {name: str(value) for name, value in place.items()}
+
+
+def _watch(processes: Sequence[BaseProcess], request: StopRequest) -> int:
+    """Wait until all ranks have ended, or one has failed, passing on requests to stop."""
+    passed_on = Reason.NONE
+    while True:
+        codes = [process.exitcode for process in processes]
+        failed = [(code, rank) for rank, code in enumerate(codes) if code not in (None, 0, EXIT_STOPPED)]
+        if failed:
+            code, rank = min(failed)  # one that a signal has ended, if any: the others may have failed because of it
+            if code < 0 and not request.reason:  # nobody else can tell of it
+                _tell_of_signal(rank, signal.Signals(-code))
+            return code if code > 0 else 128 - code
+        ended = [code for code in codes if code is not None]
+        if len(ended) == len(codes):
+            return max(ended)
+        if request.reason != passed_on:
+            passed_on = request.reason
+            for process in processes:
+                if process.is_alive() and process.pid:
+                    os.kill(process.pid, passed_on.signal)
+        time.sleep(POLL)
+
+
+def _tell_of_signal(rank: int, number: signal.Signals) -> None:
+    memory = f"; {'; '.join(describe_memory())}" if number in {signal.SIGKILL, signal.SIGBUS} else ""
+    said = labelled("warning", "rank-killed", f"rank {rank} was killed by {number.name}{memory}")
+    sys.stderr.write(f"trainer: {said}\n")
+
+
+def _end(processes: Sequence[BaseProcess]) -> None:
+    """End the ranks that are left: at once those that wait for the others; kill what lives on after GRACE."""
+    for process in processes:
+        if process.is_alive() and process.pid:
+            os.kill(process.pid, signal.SIGTERM)
+    deadline = time.monotonic() + GRACE
+    for process in processes:
+        process.join(max(0.0, deadline - time.monotonic()))
+        if process.is_alive():
+            process.kill()
+            process.join()

@@ -1,0 +1,43 @@
+"""From images as they are read to what goes into a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trainer.config.settings import Config
+
+
+@dataclass(frozen=True)
+class Normalise:
+    """Brings images to a device, and there to mean 0 and standard deviation 1."""
+
+    mean: Tensor
+    """Of each channel, of values from 0 to 255: [1, c, 1, 1]."""
+    std: Tensor
+    """Likewise."""
+    layout: torch.memory_format
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of what goes into a model, and of its weights."""
+        return self.mean.dtype
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Return uint8 images [n, c, h, w] as floats on the device."""
+        images = images.to(self.mean.device, non_blocking=True)
+        return images.to(self.dtype, memory_format=self.layout).sub_(self.mean).div_(self.std)
+
+
+def normalisation(config: Config, mean_std: tuple[Tensor, Tensor], device: torch.device) -> Normalise:
+    """Return it for a data set whose channels have that mean and standard deviation, of values from 0 to 1: [c]."""
+    dtype = getattr(torch, config.train.dtype)
+    mean, std = ((255 * value).to(device, dtype).view(1, -1, 1, 1) for value in mean_std)
+    return Normalise(mean, std, memory_layout(config))
+
+
+def memory_layout(config: Config) -> torch.memory_format:
+    """Return the order in which images and convolutions lie in memory."""
+    return torch.channels_last if config.model.channels_last is True else torch.contiguous_format

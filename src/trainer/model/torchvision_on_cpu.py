@@ -1,0 +1,41 @@
+"""Importing torchvision, also where its wheel was built for CUDA and torch was not.
+
+PyPI holds only CUDA builds of torchvision. On a CPU build of torch their compiled operators do not load, and the import
+fails where it registers a fake for ``torchvision::nms``. Models, transforms and datasets need none of these operators,
+so declaring the two that are named at import is enough. ``ops.nms`` and ``io.decode_image`` still raise when called.
+Where the operators do load, nothing here happens.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from types import ModuleType
+
+import torch
+
+from slipway.base.third_party_errors import operators_missing
+
+
+@functools.cache
+def import_torchvision() -> ModuleType:
+    """Return the torchvision package."""
+    try:
+        import torchvision  # noqa: PLC0415 -- slow to import, and not every model or data set needs it
+    except RuntimeError as error:
+        if not operators_missing(error):
+            raise
+        return _import_without_operators()
+    return torchvision
+
+
+def _import_without_operators() -> ModuleType:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+        del sys.modules[name]  # half imported
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    for operator in ("nms", "qnms"):
+        library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    import torchvision  # noqa: PLC0415
+
+    torchvision._slipway_operators = library  # noqa: SLF001 -- the declarations live as long as this object
+    return torchvision

@@ -1,0 +1,37 @@
+"""Starting from somebody's weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import nn
+
+from slipway.capture.weights import WeightsError, fitted, read_file
+from trainer.config.errors import ConfigError
+
+
+def load_weights(model: nn.Module, path: str) -> None:
+    """Copy the tensors of the local file ``path`` into ``model``.
+
+    The file may be of ``trainer export``, or of a training script that saved the model wrapped by
+    DistributedDataParallel or torch.compile. The last layer keeps its random weights where the file's has another
+    number of classes; everything else must fit.
+
+    Raises:
+        ConfigError: if the file cannot be read or does not fit, naming the first tensors at fault.
+    """
+    own = model.state_dict()
+    try:
+        given = fitted(read_file(Path(path)), own)
+    except WeightsError as error:
+        raise ConfigError("bad-weights", f"--weights {path} {error}") from error
+    head = {name for name in own if name.rpartition(".")[0] == list(own)[-1].rpartition(".")[0]}
+    if all(name in given for name in head) and any(given[name].shape != own[name].shape for name in head):
+        given |= {name: own[name] for name in head}
+    wrong = [name for name in own if name not in given or given[name].shape != own[name].shape]
+    wrong += [name for name in given if name not in own]
+    if wrong:
+        named = ", ".join([*wrong[:3], "..."] if wrong[3:] else wrong)
+        raise ConfigError("bad-weights", f"--weights {path} does not fit the model in {len(wrong)} tensors: {named}")
+    own.update(given)  # it knows the versions of the layers, and some models ask for them
+    model.load_state_dict(own)

@@ -1,0 +1,89 @@
+"""torch's DistributedDataParallel, over NCCL on GPUs and Gloo on CPUs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, cast
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from slipway.base.environment import Environment, Launcher
+from slipway.dist.communicator import Communicator
+from slipway.dist.torch_distributed import open_default_group
+from trainer.config.errors import ConfigError
+from trainer.config.settings import Settings
+from trainer.parallel.device import pick_device
+from trainer.parallel.strategy import torch_backend
+
+_OPTIONS = inspect.signature(DistributedDataParallel).parameters
+_SYNC_BUFFERS = (
+    "forward_sync_buffers" if "forward_sync_buffers" in _OPTIONS else "broadcast_buffers"
+)  # up to torch 2.12
+LOCAL_BUFFERS: dict[str, Any] = {_SYNC_BUFFERS: False}
+"""Evaluation and checkpoints use rank 0's buffers; sending them to the others in each step gains nothing."""
+
+
+class DDPStrategy:
+    """Gradients are reduced during the backward pass, in buckets."""
+
+    name = "ddp"
+
+    def __init__(self, settings: Settings) -> None:
+        """Train as ``settings`` say."""
+        self._settings = settings
+        self._sync_bn = settings.model.sync_bn
+
+    def join(self, environment: Environment, waiting: AbstractContextManager[None]) -> Communicator:
+        """Open the process group."""
+        launch = self._settings.launch
+        world = environment.world()
+        device = pick_device(self._settings, world.local_rank, environment.launcher)
+        agent_restart = environment.agent_restart if environment.launcher is Launcher.TORCHRUN else None
+        by_torch = environment.launcher is Launcher.TORCHRUN and agent_restart is None
+        by_variables = launch.init_method == "env://" and not by_torch
+        if self._sync_bn and device.type != "cuda":
+            raise ConfigError("no-gpu", "model.sync_bn needs GPUs: torch has SyncBatchNorm for CUDA only.")
+        with waiting:
+            return open_default_group(
+                world,
+                device,
+                # Over NCCL, a node without its GPU could not even tell the selftest so.
+                backend="gloo" if launch.selftest else torch_backend(launch, device),
+                init_method=launch.init_method,
+                master=environment.master() if by_variables else None,
+                agent_restart=agent_restart,
+                timeout=launch.collective_timeout,
+            )
+
+    def prepare(
+        self, comm: Communicator, model: nn.Module, optimizer: Optimizer, warm_up: Callable[[nn.Module], None]
+    ) -> tuple[nn.Module, Optimizer]:
+        """Wrap the model.
+
+        DDP re-lays its gradient buckets after its first backward pass, and another layout sums in another order. With
+        that pass behind it, a resumed run adds up exactly as the uninterrupted one did.
+        """
+        if self._sync_bn:
+            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        comm.broadcast(list(model.buffers()))  # up to torch 2.12, broadcast_buffers=False leaves them as they are
+        replica = DistributedDataParallel(
+            model,
+            device_ids=[comm.device] if comm.device.type == "cuda" else None,
+            gradient_as_bucket_view=True,
+            find_unused_parameters=self._settings.model.find_unused_parameters,
+            **LOCAL_BUFFERS,
+        )
+        warm_up(replica)
+        return replica, optimizer
+
+    def no_sync(self, replica: nn.Module) -> AbstractContextManager[None]:
+        """Skip the reduction, which the next backward pass outside makes up for."""
+        return cast("AbstractContextManager[None]", cast("DistributedDataParallel", replica).no_sync())
+
+    def synchronized_gradients(self, optimizer: Optimizer) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Do nothing: the last backward pass has reduced them."""
+        return nullcontext()

@@ -1,0 +1,86 @@
+"""Replicas of a model in stages: each rank has one, and their gradients are averaged once a step.
+
+DistributedDataParallel reduces during a backward pass, and counts one for each forward pass; a pipeline has many under
+way. So the gradients are averaged behind all of them, by the ranks' own group.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from slipway.base.environment import Environment
+from slipway.dist.communicator import Communicator
+from trainer.parallel.strategy import Strategy
+
+BUCKET = 1 << 25
+"""Bytes of gradients that are reduced at once, roughly."""
+
+
+class Replicas:
+    """How a split model is trained on the ranks that ``strategy`` has joined (trainer.parallel.strategy.Strategy)."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        """Replace what ``strategy`` does with a model."""
+        self.name = strategy.name
+        self._strategy = strategy
+        self._comm: Communicator | None = None
+
+    def join(self, environment: Environment, waiting: AbstractContextManager[None]) -> Communicator:
+        """Join the world as the strategy does."""
+        return self._strategy.join(environment, waiting)
+
+    def prepare(
+        self,
+        comm: Communicator,
+        model: nn.Module,
+        optimizer: Optimizer,
+        warm_up: Callable[[nn.Module], None],  # noqa: ARG002 -- nothing to settle
+    ) -> tuple[nn.Module, Optimizer]:
+        """Give all ranks rank 0's weights; return both unchanged."""
+        self._comm = comm
+        comm.broadcast([tensor.detach() for tensor in (*model.parameters(), *model.buffers())])
+        return model, optimizer
+
+    def no_sync(self, replica: nn.Module) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Do nothing: a backward pass reduces nothing."""
+        return nullcontext()
+
+    @contextmanager
+    def synchronized_gradients(self, optimizer: Optimizer) -> Iterator[None]:
+        """Average them over the ranks."""
+        assert self._comm
+        if self._comm.world.size > 1:
+            gradients = [
+                parameter.grad
+                for group in optimizer.param_groups
+                for parameter in group["params"]
+                if parameter.grad is not None
+            ]
+            for bucket in _buckets(gradients):
+                self._average(bucket, self._comm)
+        yield
+
+    @staticmethod
+    def _average(gradients: list[Tensor], comm: Communicator) -> None:
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        total = comm.all_reduce_sum(flat).div_(comm.world.size)
+        for gradient, part in zip(gradients, total.split([gradient.numel() for gradient in gradients]), strict=True):
+            gradient.copy_(part.view_as(gradient))
+
+
+def _buckets(gradients: list[Tensor]) -> Iterator[list[Tensor]]:
+    """Yield lists of some that have one device and one dtype."""
+    alike: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
+    for gradient in gradients:
+        bucket = alike[gradient.device, gradient.dtype]
+        bucket.append(gradient)
+        if sum(tensor.nbytes for tensor in bucket) >= BUCKET:
+            yield bucket
+            alike[gradient.device, gradient.dtype] = []
+    yield from filter(None, alike.values())

@@ -1,0 +1,140 @@
+"""How a model is trained on many ranks: single, ddp, horovod. ``connect`` joins the world and picks one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from typing import Protocol
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from slipway.base.environment import Environment
+from slipway.base.stop import StopRequest
+from slipway.dist.communicator import Communicator
+from trainer.config.errors import ConfigError
+from trainer.config.settings import Launch, Settings
+
+
+class Strategy(Protocol):
+    """What a backend does to model and optimiser so that all ranks train one model."""
+
+    name: str
+    """Its value of --backend."""
+
+    def join(self, environment: Environment, waiting: AbstractContextManager[None]) -> Communicator:
+        """Join the world that the launcher describes, and return this rank's end of it.
+
+        It checks what concerns this rank alone, and then waits for the others, within ``waiting``.
+        """
+        ...
+
+    def prepare(
+        self, comm: Communicator, model: nn.Module, optimizer: Optimizer, warm_up: Callable[[nn.Module], None]
+    ) -> tuple[nn.Module, Optimizer]:
+        """Return the replica to call and the optimiser to step, equal on all ranks of ``comm`` to rank 0's.
+
+        ``warm_up(replica)`` runs one forward and backward pass and leaves no trace in the model; a strategy that only
+        settles its communication during a first pass calls it, so that later passes are all alike.
+        """
+        ...
+
+    def no_sync(self, replica: nn.Module) -> AbstractContextManager[None]:
+        """Within it, backward passes add to this rank's gradients without any reduction."""
+        ...
+
+    def synchronized_gradients(self, optimizer: Optimizer) -> AbstractContextManager[None]:
+        """Within it, every ``.grad`` is the mean over the world: to unscale, clip and step."""
+        ...
+
+
+def connect(
+    settings: Settings, environment: Environment, request: StopRequest | None = None
+) -> tuple[Communicator, Strategy]:
+    """Join the world that the launcher describes; return this rank's end of it, and how it trains.
+
+    Args:
+        settings: of the launch.
+        environment: of this process.
+        request: that ends this process while it waits for the other ranks; None where signals do so anyway.
+
+    Raises:
+        SlipwayError: if the launcher's variables are missing or contradict the backend or the plan, or the ranks do not
+            find each other.
+    """
+    name = settings.launch.backend
+    if name == "auto":
+        name = "ddp" if environment.is_ranked else "single"
+    _refuse_unused(settings, name)
+    strategy: Strategy
+    match name:
+        case "ddp":
+            from trainer.parallel.ddp import DDPStrategy  # noqa: PLC0415 -- each library loads only if it is used
+
+            strategy = DDPStrategy(settings)
+        case "horovod":
+            from trainer.parallel.horovod import HorovodStrategy  # noqa: PLC0415
+
+            strategy = HorovodStrategy(settings)
+        case _:
+            from trainer.parallel.single import SingleStrategy  # noqa: PLC0415
+
+            strategy = SingleStrategy(settings)
+    waiting = request.ending_at_once("trainer", "for the other ranks") if request else contextlib.nullcontext()
+    comm = strategy.join(environment, waiting)
+    environment.check_size(comm.world.size)
+    return comm, strategy
+
+
+def torch_backend(launch: Launch, device: torch.device) -> str:
+    """Return torch's name of the library over which ranks on ``device`` train."""
+    if launch.dist_backend != "auto":
+        return launch.dist_backend
+    return "nccl" if device.type == "cuda" else "gloo"
+
+
+def resolved(launch: Launch, comm: Communicator, strategy: Strategy, stages: list[list[str]]) -> dict[str, object]:
+    """Return the settings of the launch as they were resolved, for run.json.
+
+    ``stages``: for each rank its node, and the device of each stage there; [] for a model that is not split.
+    """
+    found = {"backend": strategy.name, "device": comm.device.type, "threads": torch.get_num_threads()}
+    return {**asdict(launch), **found, "stages": stages}
+
+
+def _refuse_unused(settings: Settings, backend: str) -> None:
+    """Raise a ConfigError for a setting that ``backend`` would silently leave out."""
+    if settings.run.fp16_compression and backend != "horovod":
+        raise ConfigError(
+            "conflicting-settings",
+            f"run.fp16_compression is of --backend horovod; {backend} would not compress anything.",
+        )
+    if settings.launch.dist_backend != "auto" and backend != "ddp":
+        raise ConfigError(
+            "conflicting-settings", f"launch.dist_backend is of --backend ddp; {backend} has its own communication."
+        )
+    for name in ("sync_bn", "compile"):
+        if settings.model.split and getattr(settings.model, name):
+            raise ConfigError(
+                "conflicting-settings", f"model.split and model.{name} exclude each other: stages run by themselves."
+            )
+        if settings.model.recompute and getattr(settings.model, name):
+            raise ConfigError(
+                "conflicting-settings",
+                f"model.recompute and model.{name} exclude each other: blocks are computed twice.",
+            )
+    if settings.launch.memory and not settings.launch.dry_run:
+        raise ConfigError("conflicting-settings", "launch.memory goes with launch.dry_run: --dry-run --memory.")
+    if settings.launch.profile and settings.launch.dry_run:
+        raise ConfigError(
+            "conflicting-settings", "launch.profile and launch.dry_run exclude each other: a dry run leaves nothing."
+        )
+    if settings.model.sync_bn and settings.train.grad_accum_steps > 1:
+        raise ConfigError(
+            "conflicting-settings",
+            "model.sync_bn and train.grad_accum_steps > 1 exclude each other: ranks would wait for each other's "
+            "micro-batches, of which a ragged batch gives them different numbers.",
+        )

@@ -1,0 +1,322 @@
+"""A whole run, from a configuration to a trained model: build, resume, train epoch by epoch, report."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
+from pathlib import Path
+
+from slipway.base import startup
+from slipway.base.environment import Environment, World
+from slipway.base.stop import Reason, StopRequest
+from slipway.checkpoint.compile_cache import CompiledCode
+from slipway.checkpoint.folder import Checkpoint
+from slipway.checkpoint.header import Header, Metric
+from slipway.checkpoint.store import CheckpointStore, find_checkpoint
+from slipway.dist.collectives import all_gather_json, run_on_root
+from slipway.dist.communicator import Communicator
+from slipway.run.attempt import Ownership, open_folder
+from slipway.run.recorder import Recorder
+from slipway.run.run import Run, Stopped
+from slipway.run.run_folder import RunFolder
+from slipway.run.trackers import TrackedRun, named_trackers, require_trackers
+from trainer.adapter import TrainerProgram, policy
+from trainer.build import Parts, build_parts
+from trainer.config.settings import Settings
+from trainer.data.feed import recorded
+from trainer.data.loader import Batch, by_step
+from trainer.model.compilation import warn_if_not_compiled
+from trainer.parallel.device import stage_devices
+from trainer.parallel.strategy import Strategy, resolved
+from trainer.parallel.threads import set_threads
+from trainer.results.dry_run import keep_schedule, temporary_folder
+from trainer.training.auto import left_to_auto, settle
+from trainer.training.checkpoint import ORDER, changes, check_resumable, require_of_trainer, restore
+from trainer.training.evaluation import Evaluation, evaluate
+from trainer.training.learner import Learner
+from trainer.training.memory import out_of_memory_explained, report_peaks
+from trainer.training.profiler import Profiler, profiler_for, warn_if_missed
+from trainer.training.provenance import begin
+
+CHOICE = "split.csv"
+"""What --split auto measured, and chose."""
+log = logging.getLogger(__name__)
+
+
+def run(
+    settings: Settings, comm: Communicator, strategy: Strategy, request: StopRequest, environment: Environment
+) -> Reason:
+    """Train as ``settings`` say, on all ranks; return why that stopped early, NONE if it is done.
+
+    Raises:
+        SlipwayError: on every rank, if training cannot go on.
+    """
+    launch = settings.launch
+    folder = RunFolder(Path(launch.output_dir or ""))
+    set_threads(launch.threads, comm, environment)
+    if launch.selftest:
+        from trainer.selftest import run_selftest  # noqa: PLC0415 -- of no use to a run that trains
+
+        return run_selftest(settings, comm, strategy, folder, environment)
+    if not launch.dry_run:
+        return _train(settings, comm, strategy, request, environment, folder=folder, resume_from=folder.checkpoints)
+    with temporary_folder(folder, comm, environment, may_continue=bool(launch.resume)) as temporary:
+        reason = _train(
+            settings, comm, strategy, request, environment, folder=temporary, resume_from=folder.checkpoints
+        )
+        kept = keep_schedule(temporary, folder) if comm.world.is_root else None
+    log.info("dry run: all parts work; %s", f"{kept} shows the schedule" if kept else "nothing of it is kept")
+    return reason
+
+
+def _train(
+    settings: Settings,
+    comm: Communicator,
+    strategy: Strategy,
+    request: StopRequest,
+    environment: Environment,
+    *,
+    folder: RunFolder,
+    resume_from: Path,
+) -> Reason:
+    """Train in ``folder``, on from what is in ``resume_from``, and return why that stopped early."""
+    launch = settings.launch
+    profiler = profiler_for(launch, folder.path, comm.world)
+    with (
+        open_folder(folder, environment, comm, may_continue=bool(launch.resume)) as ownership,
+        out_of_memory_explained(),
+    ):
+        trackers = named_trackers(["tensorboard"] if settings.run.tensorboard else [], environment.trackers)
+        ownership.run(lambda _: require_trackers(trackers))
+        checkpoint = _find(settings, comm, resume_from)
+        asked, settings = settings, settle(settings, comm, backend=strategy.name, checkpoint=checkpoint)
+        startup.mark(startup.FOLDER)
+        compiled = CompiledCode(folder.path, environment)
+        compiled.unpack(comm.world)
+        parts = build_parts(settings, comm, strategy)
+        found = _resume(parts.learner, settings, comm, checkpoint)
+        del checkpoint  # its tensors are mapped files, which are discarded in the course of training
+        parts.feed.order_version = found.facts.get(ORDER, parts.feed.order_version)
+        launched = resolved(launch, comm, strategy, _tell_stages(parts.learner))
+        place = TrackedRun(folder.path, found.position.step, environment.variables)
+        auto = {key: attrgetter(key)(settings) for key in left_to_auto(asked)}
+        recorder = ownership.make(
+            lambda owned: _begin(owned, compiled, asked, comm.world, launched, auto=auto, step=place.step)
+        )
+        if parts.choice.pieces:
+            recorder.run(lambda _: parts.choice.write(folder.path / CHOICE))
+        if not launch.dry_run:
+            recorder.run(lambda root: root.start_trackers(trackers, place))
+        startup.mark(startup.RESUME)
+        program = TrainerProgram(settings, comm, folder, parts, start=found.position)
+        under_way = Run(program, comm, recorder, request, environment, found=found, policy=policy(settings))
+        try:
+            with under_way.errors_marked(), out_of_memory_explained():
+                reason = Training(
+                    settings, folder, parts=parts, program=program, run=under_way, found=found, profiler=profiler
+                ).train()
+        except Stopped as stopped:
+            reason = stopped.reason
+        finally:
+            if launch.memory:
+                report_peaks(stage_devices(settings, comm.device))
+            program.progress.close()
+            if recorder.on_root:
+                recorder.on_root.close()  # while the lock of the folder is still ours
+        parts.close()
+        if comm.world.is_root:
+            steps = under_way.position.step - found.position.step
+            warn_if_missed(launch, steps)
+            if settings.model.compile and steps:
+                warn_if_not_compiled()
+        return reason
+
+
+def _tell_stages(learner: Learner) -> list[list[str]]:
+    """Return, and log, for each rank its node, and the device of each stage of a split model there."""
+    if learner.pipeline is None:
+        return []
+    stages: list[list[str]] = all_gather_json(learner.comm, [socket.gethostname(), *map(str, learner.pipeline.devices)])
+    for rank, (host, *devices) in enumerate(stages):
+        log.info("rank %d on %s: %d stages on %s", rank, host, len(devices), ", ".join(devices))
+    return stages
+
+
+def _begin(
+    owned: Ownership,
+    compiled: CompiledCode,
+    settings: Settings,
+    world: World,
+    launched: Mapping[str, object],
+    *,
+    auto: Mapping[str, object],
+    step: int,
+) -> Recorder:
+    """Begin an attempt at ``step``, and return what records it; rank 0 alone calls this."""
+    attempt = begin(owned, settings, world, launched, auto=auto, step=step)
+    return Recorder(attempt, compiled, keep=settings.run.keep, step=step)
+
+
+def _find(settings: Settings, comm: Communicator, checkpoints: Path) -> Checkpoint | None:
+    """Return, on rank 0, the checkpoint that --resume says, if any; all ranks must call this."""
+    launch = settings.launch
+
+    def find() -> Checkpoint | None:
+        store = CheckpointStore(checkpoints, keep=settings.run.keep)
+        if found := find_checkpoint(launch.resume, store, repair=not launch.dry_run):
+            require_of_trainer(found)
+        return found
+
+    return run_on_root(comm, find)
+
+
+def _resume(learner: Learner, settings: Settings, comm: Communicator, found: Checkpoint | None) -> Header:
+    """Bring ``learner`` to what rank 0 has ``found``, and return what is known of that; all ranks must call this."""
+
+    def check() -> None:
+        if found:
+            check_resumable(found, settings, learner)
+            if changed := changes(found.header, settings, ranks=comm.world.size):
+                log.info("resumed with other settings: %s", changed)
+
+    run_on_root(comm, check)
+    return restore(learner, found)
+
+
+class Training:
+    """Training under way: what is done in which order, epoch by epoch."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        folder: RunFolder,
+        *,
+        parts: Parts,
+        program: TrainerProgram,
+        run: Run,
+        found: Header,
+        profiler: Profiler | None,
+    ) -> None:
+        """Go on from what was ``found``."""
+        self.settings, self.folder, self.world = settings, folder, parts.learner.comm.world
+        self.parts, self.learner, self.program, self.run = parts, parts.learner, program, run
+        self.profiler = profiler
+        self.evaluated = found.metric is not None
+        """Whether an evaluation at the start has been recorded."""
+
+    def train(self) -> Reason:
+        """Train to the end.
+
+        Raises:
+            Stopped: if all ranks agree on that before; everything is saved then.
+        """
+        self._announce()
+        while not self._finished():
+            self.run.start_clock()
+            train_epoch(
+                self.learner,
+                self._batches(),
+                self.run,
+                samples=len(self.parts.train_set),
+                verify_interval=self.settings.run.verify_replicas,
+            )
+            self._end_epoch()
+        if self.program.evaluation is None:  # no step was left
+            if self.evaluated:
+                self.program.evaluation = self._evaluate()
+            else:  # the last attempt stopped behind the last step
+                self._end_epoch()
+        self.program.require_decodable_validation()
+        self.run.save_rest()
+        self.run.conclude()
+        epoch, epochs = self.run.position.epoch, self.settings.train.epochs
+        if epoch < epochs and self._steps_left() != 0:
+            log.info("ended behind epoch %d of %d, as --stop-epoch says", epoch, epochs)
+        return Reason.NONE
+
+    def _announce(self) -> None:
+        log.info(
+            "%d rank(s) on %s: %s on %s, %d training and %d validation samples, %d a step; run folder %s",
+            self.world.size,
+            self.learner.comm.device.type,
+            self.settings.model.arch,
+            self.settings.data.dataset,
+            len(self.parts.train_set),
+            len(self.parts.validation_set),
+            self.parts.feed.batch_size,
+            self.folder.path,
+        )
+        if self.run.start.step:
+            log.info("resumed at step %d, in epoch %d", self.run.start.step, self.run.start.epoch + 1)
+        self.program.progress.start(self.run.start)
+
+    def _steps_left(self) -> int | None:
+        """Return how many optimiser steps may still be taken; None if there is no limit."""
+        if self.settings.launch.dry_run:
+            return max(0, self.run.start.step + 1 - self.run.position.step)
+        limit = self.settings.train.max_steps
+        return max(0, limit - self.run.position.step) if limit else None
+
+    def _finished(self) -> bool:
+        epochs, stop = self.settings.train.epochs, self.settings.launch.stop_epoch
+        return self.run.position.epoch >= min(epochs, stop or epochs) or self._steps_left() == 0
+
+    def _batches(self) -> Iterator[Batch]:
+        position = self.run.position
+        batches = self.parts.feed.batches(epoch=position.epoch, start=position.samples, steps=self._steps_left())
+        # A dry run's folder is known to rank 0 alone.
+        if self.settings.run.record_samples and not self.settings.launch.dry_run:
+            path = self.folder.logs / f"samples.rank{self.world.rank}.jsonl"
+            batches = recorded(batches, path, position=position)
+        return self.profiler.watch(batches) if self.profiler else batches
+
+    def _evaluate(self) -> Evaluation:
+        train, samples = self.settings.train, len(self.parts.validation_set)
+        limit = train.val_batch_size if self.settings.launch.dry_run else samples
+        return evaluate(
+            self.learner,
+            self.parts.validation_loader,
+            batch_size=train.val_batch_size,
+            limit=min(limit, samples),
+            watch=lambda batches, most: self.run.watch(batches, most=most),
+        )
+
+    def _end_epoch(self) -> None:
+        """Evaluate, move on to the next epoch if this one is complete, and save."""
+        began = time.monotonic()
+        result = self._evaluate()
+        self.run.write(self.program.evaluated(self.run.position, result, seconds=time.monotonic() - began))
+        self.run.keep_metric(Metric("accuracy", result.accuracy))
+        if self.run.position.samples == len(self.parts.train_set):
+            self.run.position = self.run.position.next_epoch()
+        self.run.end_epoch(last=self._finished())
+        self.program.require_decodable_validation()  # once everything is saved
+
+
+def train_epoch(
+    learner: Learner, batches: Iterable[Batch], run: Run, *, samples: int, verify_interval: int | None
+) -> None:
+    """Train on ``batches``, the rest of an epoch of ``samples``.
+
+    Args:
+        learner: that trains.
+        batches: of this rank.
+        run: that counts the steps.
+        samples: of an epoch, over all ranks.
+        verify_interval: steps between two comparisons of the replicas; None for none.
+
+    Raises:
+        Stopped: if all ranks agree on that; everything is saved then.
+    """
+    for plan, micro_batches in by_step(batches):
+        learner.start_step(run.position, step_samples=plan.step_samples)
+        learner.backward(micro_batches, count=plan.total)
+        learner.step()
+        if verify_interval and (run.step + 1) % verify_interval == 0:
+            learner.require_equal_replicas()
+        is_last = run.samples + plan.step_samples == samples
+        (run.count if is_last else run.advance)(plan.step_samples)
+    run.end_batches()

@@ -1,0 +1,1 @@
+"""Training on one rank: the learner, its evaluation, checkpoints, memory and profiles."""
