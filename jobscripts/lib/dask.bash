@@ -1,15 +1,15 @@
 # shellcheck shell=bash
 # Nodes that Dask gets from the site's scheduler, each by a job of its own. This script is a client
-# on another machine: a process of it, `trainer.launch.dask nodes`, asks for the nodes, holds them, and
-# gives them back when it is ended, or when this script is gone, however it went. If that process is
-# killed, this script does it.
+# on another machine: a process of it, `trainer.launch.dask nodes`, asks for the nodes, holds them,
+# and gives them back when it is ended, or when this script is gone, however it went. If that process
+# is killed, this script does it.
 
 source "${BASH_SOURCE[0]%/*}/job.bash"
 
 readonly SCHEDULER_COMMANDS=()
 
-# check_client: fails if Dask is not where it is looked for. Sets client, the words of trainer.launch.dask,
-# which runs in the environment also where the ranks are in the image.
+# check_client: fails if Dask is not where it is looked for. Sets client, the words of
+# trainer.launch.dask, which runs in the environment also where the ranks are in the image.
 check_client() {
     local python
     python=$(realpath --canonicalize-missing -- "$SLIPWAY_VENV")/bin/python

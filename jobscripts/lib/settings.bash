@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Generated from src/slipway/base/contract.py by build/generate: do not edit. The settings of all job
-# scripts, and what each may be; docs/contract.md describes them.
+# Generated from src/slipway/base/contract.py by build/generate: do not edit. The settings of all
+# job scripts, and what each may be; docs/contract.md describes them.
 readonly SETTINGS=(
     USE_CONTAINER
     BACKEND

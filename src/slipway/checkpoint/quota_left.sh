@@ -3,7 +3,7 @@
 # INODES WHOSE, where WHOSE is user, group or project, and `- -` stands where none sets a limit. It
 # asks quota(1) and, of Lustre, lfs-quota(1), where they are there, each for at most 4 s.
 #
-# src/slipway/checkpoint/quota_left.sh; build/generate copies it to jobscripts/lib, as an image holds neither
+# build/generate copies it from src/slipway/checkpoint to jobscripts/lib, as an image holds neither
 # program.
 set -u
 folder=$1
