@@ -15,7 +15,7 @@ from jobgen.model.paths import data_folder
 from jobgen.model.shell import words_of
 from jobgen.render.launch import backends
 from jobgen.resolve.settings import settings_of
-from jobgen.runtimes import container_of
+from jobgen.runtimes import Container, container_of
 from slipway.base.contract import IGNORED_NAMES, JOB_SCRIPT, OTHER_VARIABLES, SETTINGS, refusal
 from slipway.base.gpu import advice, describe, fits, gpus_of_this_machine
 
@@ -154,11 +154,11 @@ def _of_environment(
     if not settings["USE_CONTAINER"]:
         return  # on one machine the script takes what is there
     if settings["USE_CONTAINER"] == "1":
-        image = settings["SLIPWAY_IMAGE"]
-        if image is not None and container_of(job.site.container).runs_file(image):
+        image, runtime = settings["SLIPWAY_IMAGE"], container_of(job.site.container)
+        if image is not None and runtime.runs_file(image):
             made = f"`jobgen submit image_build --site {shlex.quote(site)}`{here} makes it"
             yield from need("no-image", "SLIPWAY_IMAGE", image, f"{made}, or set USE_CONTAINER=0")
-            _compare_gpus(lambda: _variant_of(image))
+            _compare_gpus(lambda: _variant_of(image, runtime))
         return
     venv = settings["SLIPWAY_VENV"]
     if venv == "local":
@@ -210,10 +210,12 @@ def _of_data(job: Job, settings: Settings) -> Iterator[JobgenError]:
             yield JobgenError("bad-data-file", f"SLIPWAY_DATA: {why}.")
 
 
-def _variant_of(image: str) -> str:
+def _variant_of(image: str, runtime: Container) -> str:
     """Return the variant that an image of ours is labelled with; "" without an answer."""
+    if not runtime.inspect:
+        return ""
     try:
-        words = ["apptainer", "inspect", "--labels", image]
+        words = [*runtime.inspect, image]
         done = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""

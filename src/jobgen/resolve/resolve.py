@@ -190,7 +190,7 @@ def _refuse_spec(spec: JobSpec, site: Site, scheduler: Scheduler, ranks: int, wh
         raise JobgenError(
             "nothing-to-build", f"{pair}: venv = {site.venv!r}: there is none to build; --set venv=.venv builds one."
         )
-    if spec.task == "image" and site.container in {"podman", "pyxis"}:
+    if spec.task == "image" and not container_of(site.container).runs_sif:
         raise JobgenError(
             "nothing-to-build",
             f"{pair}: it builds a SIF, which {site.container} does not run: `podman build --tag slipway .` in a clone "

@@ -28,6 +28,10 @@ class Container:
     """Its options for a node's GPUs and their driver."""
     of_launcher = ""
     """The launcher whose options start the container; "": it is a command, which any launcher can start."""
+    runs_sif = False
+    """Whether it runs a SIF, which ``image_build.job`` makes."""
+    inspect: Tuple[str, ...] = ()
+    """The command that prints the labels of an image file, before the file's name; none: no file has labels."""
     mounts_squashfs = False
     """Whether it mounts a squashfs image as a folder inside: data of a job. Its library has ``image_mount`` then."""
     needs: str

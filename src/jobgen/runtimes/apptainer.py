@@ -13,6 +13,8 @@ class Apptainer(Container):
     name = "apptainer"
     library = "apptainer"
     gpu_options: ClassVar[Dict[str, Tuple[str, ...]]] = {"nvidia": ("--nv",), "amd": ("--rocm",)}
+    runs_sif = True
+    inspect = ("apptainer", "inspect", "--labels")
     mounts_squashfs = True
     needs = "Apptainer 1.1"
 

@@ -9,6 +9,7 @@ class Singularity(Apptainer):
     """SingularityCE 3.10 or later, the first with --no-eval."""
 
     name = "singularity"
+    inspect = ("singularity", "inspect", "--labels")
     needs = "SingularityCE 3.10"
 
 
