@@ -7,7 +7,6 @@ declare -Ar ERROR_CODE=(
     [bad-value]=78
     [conflicting-settings]=78
     [wrong-backend]=78
-    [old-name]=78
     [no-script]=78
     [cannot-read]=78
     [cannot-write]=78

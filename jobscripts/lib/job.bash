@@ -169,21 +169,12 @@ forget_parent_job() {
 
 # check_settings: check every setting by its pattern, and make paths absolute. Sets run_mark, by
 # which steps and launches of this run are told from those of another one in the same job. Fails on
-# an invalid value, and on a name of an earlier version. Nothing has been written yet.
+# an invalid value. Nothing has been written yet.
 check_settings() {
-    local name old=()
+    local name
     catch_early_sigterm
     [ -z "$lib" ] || refuse_shared_above "$lib" # else it is inside this script
     forget_parent_job
-    for name in "${!REFUSED_NAMES[@]}"; do
-        [ -z "${!name:-}" ] ||
-            die old-name "$name is called ${REFUSED_NAMES[$name]} now: set that instead"
-    done
-    for name in "${!IGNORED_NAMES[@]}"; do
-        [ -z "${!name:-}" ] || old+=("$name (use ${IGNORED_NAMES[$name]})")
-    done
-    [ ${#old[@]} -eq 0 ] ||
-        warn ignored-variable "set, but not read here: $(join_by ', ' "${old[@]}")"
     [ ${#taken_names[@]} -eq 0 ] ||
         warn taken-name \
             "set, but a name of this script's own, so nothing that it starts sees it:" \

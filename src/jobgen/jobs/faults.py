@@ -16,7 +16,7 @@ from jobgen.model.shell import words_of
 from jobgen.render.launch import backends
 from jobgen.resolve.settings import settings_of
 from jobgen.runtimes import Container, container_of
-from slipway.base.contract import IGNORED_NAMES, JOB_SCRIPT, OTHER_VARIABLES, SETTINGS, refusal
+from slipway.base.contract import JOB_SCRIPT, OTHER_VARIABLES, SETTINGS, refusal
 from slipway.base.gpu import advice, describe, fits, gpus_of_this_machine
 
 BUILDERS = {"image": "build/image", "venv": "build/setup"}
@@ -65,19 +65,10 @@ def need(slug: str, name: str, path: str, remedy: str, *, file: bool = False) ->
 
 
 def _of_settings(environment: Mapping[str, str]) -> Iterator[JobgenError]:
-    """Look at every setting that is set, and at those of earlier versions."""
-    ignored = []
+    """Look at every setting that is set."""
     for setting in SETTINGS.values():
-        if environment.get(setting.old):
-            if setting.refuse_old:
-                yield JobgenError("old-name", f"{setting.old} is called {setting.name} now: set that instead.")
-            else:
-                ignored.append(f"{setting.old} (use {setting.name})")
         if (value := environment.get(setting.name)) and (why := refusal(setting.name, value)):
             yield JobgenError("bad-value", f"{why}.")
-    ignored += [f"{old} (use {new})" for old, new in IGNORED_NAMES.items() if environment.get(old)]
-    if ignored:
-        warn("ignored-variable", f"set, but not read: {', '.join(ignored)}")
     for name in environment:
         if name.startswith("SLIPWAY_") and name not in SETTINGS and name not in OTHER_VARIABLES:
             warn("unknown-setting", f"{name} is no setting.{nearest(name, list(SETTINGS))}")

@@ -157,10 +157,6 @@ class Setting(NamedTuple):
     """What stands beside it in a script."""
     about: str
     """What the contract says of it."""
-    old: str = ""
-    """Its name before the prefix."""
-    refuse_old: bool = False
-    """Whether the old name can only have meant this setting, so that a script refuses it; otherwise it is ignored."""
     optional: bool = False
     """Whether it may be empty."""
 
@@ -173,32 +169,32 @@ _TRAINING = (
             "launch it names the one that can"),
     Setting("SLIPWAY_IMAGE", PATH, "container image; image_build.job makes it",
             "the image: a SIF file, or a sandbox folder; of Pyxis a squashfs file; of Podman and Pyxis also a name in "
-            "a registry (`docker://...`)", "IMAGE"),
+            "a registry (`docker://...`)"),
     Setting("SLIPWAY_VENV", PATH, "virtual environment; venv_build.job makes it",
             "the virtual environment, or conda's; `conda:NAME`: conda's of that name; `modules`: the Python of the "
-            "site's modules; `local`: made on the local disk of each node, from `SLIPWAY_WHEELHOUSE`", "VENV"),
+            "site's modules; `local`: made on the local disk of each node, from `SLIPWAY_WHEELHOUSE`"),
     Setting("SLIPWAY_CONFIG", PATH, "what the trainer trains, and how",
-            "the trainer's CONFIG.toml", "CONFIG"),
+            "the trainer's CONFIG.toml"),
     Setting("SLIPWAY_SCRIPT", PATH, "your own Python script, in place of the trainer",
-            "a Python script to run in place of the trainer", "TRAIN_SCRIPT", refuse_old=True, optional=True),
+            "a Python script to run in place of the trainer", optional=True),
     Setting("SLIPWAY_ADAPT", SWITCH, "0: your script runs without lib/sitecustomize.py",
             "0: of `SLIPWAY_SCRIPT` neither arguments nor environment nor `init_process_group` are changed "
             "([guide.md](guide.md#what-a-job-changes-for-your-script)), and the ranks are not counted; by default 1"),
     Setting("SLIPWAY_DATA", PATH, "folder, squashfs image or tar; empty: built-in sets",
             "the data: a folder, or a squashfs image or a tar of one "
             "([data.md](data.md#one-file-in-place-of-a-million)). The folder is the trainer's `--data-dir`; a script "
-            "of yours finds it in `DATA`, or any other file that is named here", "DATA", optional=True),
+            "of yours finds it in `DATA`, or any other file that is named here", optional=True),
     Setting("SLIPWAY_OUTPUT", PATH, "run folders are made here; on a disk that all nodes share",
-            "the folder in which run folders are made", "OUTPUT"),
+            "the folder in which run folders are made"),
     Setting("SLIPWAY_RUN_DIR", PATH, "the run folder to begin or to continue",
             "the run folder, to begin a run in it or to continue the one that it holds; by default "
-            "`$SLIPWAY_OUTPUT/<name>-<job>`", "RUN_DIR", optional=True),
+            "`$SLIPWAY_OUTPUT/<name>-<job>`", optional=True),
     Setting("SLIPWAY_DEVICE", choice("cuda", "cpu", "auto"), "cuda, cpu, or auto: a GPU where there is one",
-            "the trainer's `--device`; unless it is `cpu` the image gets the GPUs", "DEVICE"),
+            "the trainer's `--device`; unless it is `cpu` the image gets the GPUs"),
     Setting("SLIPWAY_RANKS_PER_NODE", FEW, "empty: as many as the job's GPUs suffice for",
             "processes that train on each node; by default one for each GPU that the job was given, or for each "
             "`SLIPWAY_DEVICES_PER_RANK` of them; without a scheduler one for each GPU that torch can use, or two on "
-            "the CPU, and more than there are GPUs are refused", "RANKS_PER_NODE", optional=True),
+            "the CPU, and more than there are GPUs are refused", optional=True),
     Setting("SLIPWAY_DEVICES_PER_RANK", FEW, "GPUs of each rank, if more than one",
             "GPUs of each rank, by default 1; where set, the trainer's `--devices-per-rank`", optional=True),
     Setting("SLIPWAY_NODES", COUNT, "nodes that Dask asks for",
@@ -210,8 +206,7 @@ _TRAINING = (
             "how long a client waits for its nodes"),
     Setting("SLIPWAY_MAX_REQUEUES", NUMBER, "how often the script may requeue itself",
             "how often a run goes on by itself, after a time limit or for lack of healthy nodes; what the scheduler "
-            "itself requeues does not count, and a submission by hand begins to count anew", "MAX_REQUEUES",
-            refuse_old=True),
+            "itself requeues does not count, and a submission by hand begins to count anew"),
     Setting("SLIPWAY_MAX_RESTARTS", NUMBER, "how often a job starts ranks again that have died",
             "how often a job starts its ranks again after a rank, a launcher or a node has died; 0: never"),
     Setting("SLIPWAY_SPARES", NUMBER, "nodes of the job that wait to replace lost ones",
@@ -231,15 +226,15 @@ _TRAINING = (
             "`nsys`: each rank runs under NVIDIA's Nsight Systems, and leaves a report in the run "
             "folder ([report.md](report.md#profiles))", optional=True),
     Setting("SLIPWAY_LOCAL_DISK", PATH, "of each node, for caches, temporary files and copies",
-            "a disk of each node; a folder of the job's own is made on it, and removed at the end", "LOCAL_DISK"),
+            "a disk of each node; a folder of the job's own is made on it, and removed at the end"),
     Setting("SLIPWAY_STAGE", SWITCH, "1: copy image and data to SLIPWAY_LOCAL_DISK first",
-            "1: image and data are copied to the local disk of each node first; a tar is unpacked there", "STAGE"),
+            "1: image and data are copied to the local disk of each node first; a tar is unpacked there"),
     Setting("SLIPWAY_PREFLIGHT_SECONDS", COUNT, "limit of the preflight; more for slow disks",
             "how long the preflight may take on the slowest node, and what comes before it; copies, and an environment "
-            "on each node, have an hour, or this if it is more", "PREFLIGHT_SECONDS", refuse_old=True),
+            "on each node, have an hour, or this if it is more"),
     Setting("SLIPWAY_ARGS", ARGUMENTS, "arguments of the training program, quoted as in a shell",
             "arguments of the training program, quoted as in a shell, where a scheduler hands none to a script (PBS)",
-            "TRAIN_ARGS", refuse_old=True, optional=True),
+            optional=True),
     Setting("SLIPWAY_LIB", PATH, "folder of the library",
             "the folder of the library, where it is neither beside the script nor in `jobscripts/lib` of the folder of "
             "submission", optional=True),
@@ -250,33 +245,26 @@ _TRAINING = (
 
 _BUILDING = (
     Setting("SLIPWAY_VARIANT", NAME, "a name in containers/pins: cuda, cuda12, cpu",
-            "which pins the image, or the virtual environment, is made from: a name in `containers/pins`", "VARIANT"),
+            "which pins the image, or the virtual environment, is made from: a name in `containers/pins`"),
     Setting("SLIPWAY_WHEELHOUSE", PATH, "folder of `make wheelhouse`: then no network is needed",
-            "a folder that `make wheelhouse` filled; nothing is then taken from a network", "WHEELHOUSE",
+            "a folder that `make wheelhouse` filled; nothing is then taken from a network",
             optional=True),
     Setting("SLIPWAY_PYTHON", PATH, "Python 3.11 or later",
-            "what the virtual environment is made with", "PYTHON"),
+            "what the virtual environment is made with"),
     Setting("SLIPWAY_HOROVOD", SWITCH, "1: Horovod too, built against the MPI on PATH",
-            "1: Horovod too, built against the MPI on `PATH`", "HOROVOD"),
+            "1: Horovod too, built against the MPI on `PATH`"),
     Setting("SLIPWAY_NCCL_PATH", PATH, "build Horovod with this NCCL, and the CUDA in CUDA_HOME",
-            "Horovod's NCCL, in place of torch's, built with the CUDA in `CUDA_HOME`", "NCCL_PATH", optional=True),
+            "Horovod's NCCL, in place of torch's, built with the CUDA in `CUDA_HOME`", optional=True),
     Setting("SLIPWAY_BASE_IMAGE", TEXT, "another base than the pins': a registry's name, or docker-archive:PATH",
-            "the image's base, in place of the pins'", "BASE_IMAGE", optional=True),
+            "the image's base, in place of the pins'", optional=True),
     Setting("SLIPWAY_BUILD_ARGS", TEXT, "KEY=VALUE words for the recipe",
-            "`KEY=VALUE` words for the image's recipe", "BUILD_ARGS", optional=True),
+            "`KEY=VALUE` words for the image's recipe", optional=True),
 )  # fmt: skip
 
 SETTINGS: Dict[str, Setting] = {setting.name: setting for setting in (*_TRAINING, *_BUILDING)}
 """Every setting by its name, in the order in which the contract lists them."""
 
 BUILD_SETTINGS: Tuple[str, ...] = tuple(setting.name for setting in _BUILDING)
-
-IGNORED_NAMES: Dict[str, str] = {
-    "GPUS_PER_NODE": "SLIPWAY_RANKS_PER_NODE",
-    "RESTARTS": "SLIPWAY_MAX_REQUEUES",
-    "INSTALL_HOROVOD": "SLIPWAY_HOROVOD",
-}
-"""Names of earlier versions or other job scripts that are not read, and the setting to look at."""
 
 OTHER_VARIABLES: Tuple[str, ...] = (
     "SLIPWAY_CACHE",

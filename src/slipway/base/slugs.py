@@ -163,20 +163,10 @@ GROUPS: Dict[str, Dict[str, Message]] = {
             "A name of an object or metric has characters that are not allowed, or is reserved.",
             "Use letters, digits, '_', '.' and '-', and a name that is not taken.",
         ),
-        "old-name": Message(
-            EXIT_CONFIG,
-            "A setting has the name that an earlier version gave it.",
-            "Set it by its new name, which the error has.",
-        ),
         "unknown-setting": Message(
             WARNING,
             "A variable looks like a setting (`SLIPWAY_...`), and there is none of that name. It has no effect.",
             "Check the spelling in docs/contract.md.",
-        ),
-        "ignored-variable": Message(
-            WARNING,
-            "A variable has the name of an old setting, which other programs use too. It has no effect.",
-            "Set the new name, which the warning has, if you meant the setting.",
         ),
         "taken-name": Message(
             WARNING,
@@ -1266,11 +1256,6 @@ GROUPS: Dict[str, Dict[str, Message]] = {
             "fit the older state.",
             "Start the script again, or let the job do so. The damaged checkpoint is set aside, so that `peek` and the "
             "Session agree.",
-        ),
-        "gradients-not-saved": Message(
-            EXIT_FAILED,
-            "An earlier version of Slipway saved the run between optimizer steps, without the gradients.",
-            "Begin a new run in another folder.",
         ),
         "parameters-not-given": Message(
             EXIT_CONFIG,

@@ -189,8 +189,8 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         raise DamagedError(f"{MANIFEST} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedError(f"{MANIFEST} is not a manifest") from error
-    if schema not in (1, SCHEMA):
-        raise DamagedError(f"it has schema {schema}, and this version reads 1 to {SCHEMA}")
+    if schema != SCHEMA:
+        raise DamagedError(f"it has schema {schema}, and this version reads {SCHEMA}")
     if digest != _digest(manifest):
         raise DamagedError(f"the sha256 of {MANIFEST} is not the one in it")
     try:

@@ -31,7 +31,7 @@ class Position(NamedTuple):
 
 
 SCHEMA = 2
-"""Version of the manifest; raised when an older slipway could no longer read it. Schema 1 is still read."""
+"""Version of the manifest; raised when an older slipway could no longer read it."""
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -73,23 +73,10 @@ def to_manifest(header: Header) -> dict[str, Any]:
 
 
 def from_manifest(manifest: Mapping[str, Any]) -> Header:
-    """Return the header that a manifest of schema 1 or 2 holds.
+    """Return the header that a manifest holds.
 
     Raises:
         KeyError, TypeError: if it holds none.
     """
-    if manifest["schema"] == 1:
-        return _from_schema_1(manifest)
     metric = manifest["metric"]
     return Header(Position(**manifest["position"]), metric and Metric(**metric), manifest["facts"], manifest["trees"])
-
-
-def _from_schema_1(manifest: Mapping[str, Any]) -> Header:
-    """Return the header of a manifest of schema 1: all in one table, with accuracy for the only metric."""
-    position = Position(**{name: manifest[name] for name in Position._fields})
-    accuracy = manifest["accuracy"]
-    own = {"schema", "files", "accuracy", "scaler", "identity_sha256", "may_differ", *Position._fields}
-    facts = {name: value for name, value in manifest.items() if name not in own}
-    scaler = manifest["scaler"]  # empty where the run used none
-    trees = {"scaler": {"dict": [[key, value] for key, value in scaler.items()]}} if scaler else {}
-    return Header(position, None if accuracy is None else Metric("accuracy", accuracy), facts, trees)

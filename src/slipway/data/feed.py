@@ -17,7 +17,7 @@ from slipway.rng.seeding import Purpose, derive
 log = logging.getLogger(__name__)
 
 ORDER = 2
-"""Version of the orders that ``Sampler`` draws, which a run keeps; in version 1 each was drawn at once."""
+"""Version of the orders that ``Sampler`` draws; a checkpoint records it, and a run of another version is refused."""
 
 
 class Feed:
@@ -38,7 +38,6 @@ class Feed:
         self._saved_place: list[Any] = []
         self._warned: set[int] = set()
         self._used: set[int] = set()
-        self._order = ORDER
         self.is_counting = False
         """Whether the pass under way, or the last one, is the iterations of ``steps``."""
         self._iterations = 0
@@ -61,14 +60,20 @@ class Feed:
             facts: as ``facts`` gave them; each place with the steps that its rank had done, ``size``, ``ended`` and
                 the facts of ``data``.
             step: the most that any rank had done.
+
+        Raises:
+            StateMismatchError: if another version of slipway drew the order.
         """
-        self._order = facts.get("order", 1)
+        if facts["order"] != ORDER:
+            raise StateMismatchError(
+                "newer-format", f"samples are ordered by version {facts['order']}, and this slipway knows {ORDER} only."
+            )
         self._iterations = facts.get("iterations", 0)
         self._settings.resume(facts.get("changed", {}))
         places = facts["places"]
         same_ranks = len(places) == self._world.size
         self._saved_place = places[self._world.rank if same_ranks else 0]
-        self.data.resume(_last(self._saved_place, 6, {}))
+        self.data.resume(self._saved_place[6])
         if any(place[:2] != [0, 0] for place in places):
             self._saved = facts
         return self._saved_place[3] if same_ranks else step
@@ -91,7 +96,7 @@ class Feed:
         number, batch, *_ = self._saved_place
         if self.number == number:
             return int(batch)
-        ended = _last(self._saved_place, 5, [])
+        ended = self._saved_place[5]
         return int(ended[self.number]) if self.number < len(ended) else 0
 
     @property
@@ -108,7 +113,7 @@ class Feed:
             "places": places,
             "origin": list(self._origin),
             "samples": samples,
-            "order": self._order,
+            "order": ORDER,
             "iterations": self.batch if self.is_counting else self._iterations,
             "changed": self._settings.changed(
                 self.number if self._source else None, is_reread=isinstance(self._source, Reread)
@@ -174,8 +179,6 @@ class Feed:
         if self._saved and self.number < self._saved_place[0] and self._require_same_ranks(self._saved, epoch):
             return Pass(iter(()), None)  # this pass was over
         saved, self._saved = self._saved, None
-        if self._replay and self._replay.sampler and self._order < ORDER:
-            self._replay.sampler.draws_at_once = True
         self.size = _samples(loader) if self._replay else None
         size = self._saved_place[4] if saved and len(saved["places"]) == self._world.size else None
         if size not in {None, self.size}:
@@ -269,11 +272,6 @@ class Feed:
     @property
     def _replay(self) -> Replay | None:
         return self._source if isinstance(self._source, Replay) else None
-
-
-def _last(place: list[Any], number: int, default: Any) -> Any:
-    """Return an item that ``place`` has unless it is of an older checkpoint."""
-    return place[number] if len(place) > number else default
 
 
 def _set_epoch(loader: Any, epoch: int) -> None:

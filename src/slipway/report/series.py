@@ -21,8 +21,6 @@ MOST_BYTES = 1 << 28
 MOST_SERIES = 48
 """A script may log what it likes; a page of hundreds of figures helps nobody."""
 PLACES = {"kind", "step", "epoch", "elapsed"}
-OLD_KINDS = {"test": "validation"}
-"""Version 0.1 called the validation a test."""
 
 
 def _numbers() -> array[float]:
@@ -87,7 +85,7 @@ class Metrics:
         return self.series.get((kind, name))
 
     def _add(self, record: dict[str, Any], left_out: set[tuple[str, str]]) -> None:
-        kind = OLD_KINDS.get(record["kind"], record["kind"])
+        kind = record["kind"]
         step = float(record["step"])
         self.records += 1
         self.last_step = max(self.last_step, record["step"])

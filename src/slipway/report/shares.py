@@ -52,7 +52,7 @@ class Shares(NamedTuple):
 
 
 def shares_of(metrics: Metrics) -> Shares | None:
-    """Return where the time went; None where the records do not tell: of a session, or of an earlier version."""
+    """Return where the time went; None where the records do not tell: of a session."""
     waits = metrics.get("train", "data_seconds")
     if not waits:
         return None

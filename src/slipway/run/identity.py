@@ -175,9 +175,7 @@ def recorded_in(folder: Path) -> Begun:
     """Return what run.json says of the beginning, as far as it does."""
     with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
         found = dict(json.loads(read_whole(folder / PROVENANCE)))
-        if SESSION in found:
-            return dict(found[SESSION])
-        return {"arguments": list(found["command"][1:])} if "command" in found else {}  # of an earlier version
+        return dict(found.get(SESSION, {}))
     return {}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from slipway.base.errors import SessionError, StateMismatchError
+from slipway.base.errors import SessionError
 from slipway.base.goodput import describe, read_goodput
 from slipway.base.status import Status
 from slipway.checkpoint.folder import Checkpoint
@@ -62,8 +62,7 @@ class Script:
         self.start = opened.found.position
         """Where this rank goes on."""
         self.feed = Feed(world, seed=opened.seed, repeat_epoch=repeat_epoch)
-        carried = facts.get("window", [])
-        self._carried = [carried] if isinstance(carried, dict) else carried
+        self._carried = facts.get("window", [])
         self.window = Window(world.rank, world.size, self._carried)
         self.means = Means(world.rank, world.size)
         self._scalers = Scalers(scalers)
@@ -80,13 +79,10 @@ class Script:
         """Where the rank stood that was the last when the run was saved: the pass, and its batches done."""
         self.left_early: dict[int, int] = {}
         """The calls of ``epochs`` and ``steps`` that the script has left by ``break``, and after how many of them."""
-        self.may_lack_gradients = False
-        """Whether an earlier version has saved the run, which may have lost gradients."""
         self.pending = PendingGradients(parameters, optimizers, carried=facts.get("carries_gradients"))
         self.before_saves: list[Callable[[], None]] = []
         """What looks for something to say before the run is saved."""
         if self.is_resumed:
-            facts = self._of_this_version(facts)
             self.left_early = dict(facts["left_early"])
             self.lowest = min(place[:2] for place in facts["feed"]["places"])
             self.start = self.start._replace(step=self.feed.resume(facts["feed"], self.start.step))
@@ -247,29 +243,6 @@ class Script:
         log.info("time: %s", describe(read_goodput(self._goodput)))
 
     # Inside.
-
-    def _of_this_version(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Return ``facts``, of a checkpoint that an earlier version may have made, as this one writes them.
-
-        Raises:
-            StateMismatchError: if they do not say where the script stood.
-        """
-        feed, left = facts["feed"], facts["left_early"]
-        if "iterations" in feed:
-            return dict(facts)
-        has_steps = any(facts["generators"]) and not any(place[1] for place in feed["places"])
-        if has_steps and any(place[0] for place in feed["places"]):
-            raise StateMismatchError(
-                "different-run",
-                "an earlier version of slipway saved this run in session.steps after session.batches, and did not "
-                "count them apart: name another folder.",
-            )
-        self.may_lack_gradients = has_steps or len(self._optimizers) > 1
-        feed = {**feed, "iterations": self.start.step if has_steps else 0}
-        if left:
-            self.start = self.start.next_epoch()
-            feed["places"] = [[0, 0, None, *place[3:]] for place in feed["places"]]
-        return {**facts, "feed": feed, "left_early": [[1, self.start.epoch]] if left else []}
 
     def _nonfinite(self, logged: Sums) -> list[str]:
         """Return the names of what was inf or nan on this rank in steps that no GradScaler has skipped."""

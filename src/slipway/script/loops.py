@@ -87,7 +87,6 @@ class Loops:
         """Whether training continues: the script has reached the place at which the run was saved."""
         self._is_unsaved = False
         """Whether a body has been run since the last epoch's end."""
-        self._unproven = 2 if script.may_lack_gradients else 0
         self.have_ended = False
         """Whether nothing is trained any more."""
 
@@ -283,13 +282,11 @@ class Loops:
         steps = self._counter.take()
         has_stepped = any(steps)
         self._pending.end_body(steps)
-        if self._unproven and (has_stepped or current.call):
-            self._prove(steps)
         if not has_stepped:
             self._ahead.note_without_step(self._feed.batch)
             if self._feed.batch == MOST_BATCHES and self._run.step == 0:
                 self._stepless.check()
-        elif is_last or self._feed.batch == self._feed.total or self._unproven:
+        elif is_last or self._feed.batch == self._feed.total:
             self._run.count()
         else:
             self._run.advance()
@@ -375,16 +372,6 @@ class Loops:
         if self._feed.is_resuming:
             raise SessionError(
                 "batches-not-called", f"the run was saved within session.batches, which {where} has not called."
-            )
-
-    def _prove(self, steps: list[int]) -> None:
-        """Refuse to continue without gradients that an earlier version has not saved, if there may have been some."""
-        self._unproven -= 1
-        if not all(steps):
-            raise SessionError(
-                "gradients-not-saved",
-                "an earlier version of slipway saved this run, without the gradients that were waiting for a step, and "
-                "in this batch not every optimiser has stepped: begin a new run in another folder.",
             )
 
     @property

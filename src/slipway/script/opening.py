@@ -42,7 +42,6 @@ from slipway.run.run import Stopped
 from slipway.run.run_folder import RunFolder
 from slipway.run.trackers import TrackedRun, named_trackers, require_trackers
 from slipway.script.terminal import shown_log
-from slipway.state.module_attributes import ATTRIBUTES
 
 log = logging.getLogger(__name__)
 
@@ -232,7 +231,7 @@ def _require_fitting(
         for name, value in facts.items()
         if found.header.facts.get(name, value) != value
     ]
-    differing += [f"{name} was not saved" for name in components if name not in {*saved, ATTRIBUTES}]
+    differing += [f"{name} was not saved" for name in components if name not in saved]
     differing += [f"{name} was saved and is not given" for name in sorted(saved - components.keys())]
     if facts.keys() - found.header.facts.keys():
         differing = ["another program has made it"]

@@ -141,8 +141,8 @@ class Logged:
         return list(self._sums)
 
     def add_sums(self, sums: Sequence[float]) -> None:
-        """Add what ``sums`` returned; an older version did not count what was inf or nan."""
-        self._sums = [own + more for own, more in zip(self._sums, [*sums, 0], strict=False)]
+        """Add what ``sums`` returned."""
+        self._sums = [own + more for own, more in zip(self._sums, sums, strict=True)]
 
     def _keep(self, value: Tensor) -> None:
         if self._values is None or self._used == len(self._values):

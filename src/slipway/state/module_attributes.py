@@ -42,7 +42,7 @@ from slipway.state.wrappers import plain_name, wrapped_child
 log = logging.getLogger(__name__)
 
 ATTRIBUTES = "attributes"
-"""Name of this component, which a checkpoint of an older version does not have."""
+"""Name of this component."""
 SMALL = 1 << 22
 """Bytes of tensors that are always saved, such as a mask or a table of frequencies."""
 OF_TORCH = vars(nn.Module()).keys() - {"training"}

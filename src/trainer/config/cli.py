@@ -18,7 +18,7 @@ from slipway.base.third_party_errors import InvalidValue, invalid_choice, invali
 from trainer.config.commands import overview
 from trainer.config.errors import ConfigError, UsageError, did_you_mean
 from trainer.config.schema import schema
-from trainer.config.settings import ALTERNATIVES, Launch, Settings, experiment
+from trainer.config.settings import ALTERNATIVES, Settings, experiment
 from trainer.config.usage import help_text
 
 Tables = dict[str, dict[str, Any]]
@@ -105,7 +105,6 @@ def _read_tables(path: Path) -> Tables:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError("bad-toml", f"{path} is not valid TOML: {error}.") from error
     try:
-        tables = _moved(tables)
         _refuse_unknown(tables)
         convert(_merge([tables]))
     except ConfigError as error:
@@ -115,32 +114,6 @@ def _read_tables(path: Path) -> Tables:
 
 LARGEST = 1 << 20
 """Bytes of a configuration, at most."""
-MOVED = {"run": [*get_type_hints(Launch)], "train": ["dry_run"]}
-"""Keys of [launch], by the section in which version 0.1 had them."""
-
-
-RENAMED = {"train": {"test_batch_size": "val_batch_size"}}
-"""Keys that version 0.1 called otherwise, by their section then."""
-
-
-def _moved(tables: dict[str, Any]) -> Tables:
-    """Return ``tables`` with each key of version 0.1 under the name and in the section that it has now."""
-    tables = {name: dict(table) if isinstance(table, dict) else table for name, table in tables.items()}
-    for section, names in RENAMED.items():
-        for old_name, name in names.items():
-            if isinstance(tables.get(section), dict) and old_name in tables[section]:
-                tables[section].setdefault(name, tables[section].pop(old_name))
-    launch: dict[str, Any] = {}
-    for section, keys in MOVED.items():
-        old = tables.get(section)
-        if isinstance(old, dict):
-            launch |= {key: old.pop(key) for key in keys if key in old}
-    if launch:
-        tables["launch"] = {**launch, **tables.get("launch", {})}
-        for section, default, alternative in ALTERNATIVES:  # config.toml had both, and the latter counted
-            if tables.get(section, {}).get(alternative):
-                tables[section].pop(default, None)
-    return tables
 
 
 def _merge(layers: Sequence[Tables]) -> Tables:

@@ -36,7 +36,6 @@ from trainer.evaluate.trained_run import (
     check_config,
     check_data,
     find_source,
-    images,
     model_of,
     read_trained,
 )
@@ -50,6 +49,7 @@ from trainer.parallel.strategy import connect
 from trainer.parallel.threads import set_threads
 from trainer.results.summary import CONFUSION, log_accuracy, write_tables
 from trainer.training.auto import saved, settled
+from trainer.training.checkpoint import IMAGES
 from trainer.training.evaluation import Evaluation, evaluate
 
 NAME = "evaluate"
@@ -162,7 +162,7 @@ def _evaluate(plan: Plan, comm: Communicator) -> None:
     if warning := run_on_root(comm, lambda: check_data(header, parts.train, settings)):
         warn(log, "different-data", warning)
     model = _model(settings, comm, read and read.checkpoint, parts.train)
-    about = images(header, parts.train)
+    about = header.facts[IMAGES]
     mean_std = (torch.tensor(about["mean"], dtype=torch.float64), torch.tensor(about["std"], dtype=torch.float64))
     trained = Trained(model, comm, normalisation(settings, mean_std, comm.device), settings.train.amp)
     loader = Loader(

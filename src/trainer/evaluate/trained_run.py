@@ -5,10 +5,10 @@ The run may be under way, or its folder read-only, or another user's. Only rank 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from torch import Tensor
 
@@ -22,7 +22,7 @@ from trainer.config.cli import Tables, load
 from trainer.config.errors import ConfigError, UsageError
 from trainer.config.settings import Config, Settings
 from trainer.data.sets import Dataset
-from trainer.training.checkpoint import IMAGES, differences, identity_of, images_of, is_of_trainer
+from trainer.training.checkpoint import IMAGES, differences, identity_of, is_of_trainer
 
 T = TypeVar("T")
 
@@ -197,7 +197,7 @@ def check_data(header: Header, dataset: Dataset, config: Config) -> str:
             raise ConfigError(
                 "different-data", f"{where} are not those of the model: {name} was {identity[name]} and is {found}."
             )
-    classes = images(header, dataset)["classes"]
+    classes = header.facts[IMAGES]["classes"]
     for number, (before, now) in enumerate(zip(classes, dataset.classes, strict=True)):
         if before != now:
             raise ConfigError(
@@ -209,9 +209,3 @@ def check_data(header: Header, dataset: Dataset, config: Config) -> str:
             "validation set is split from them, it may hold images that the model was trained on"
         )
     return ""
-
-
-def images(header: Header, dataset: Dataset) -> Mapping[str, Any]:
-    """Return shape, classes, mean and std of the images that a model was trained on; of ``dataset`` if it is old."""
-    found: Mapping[str, Any] = header.facts.get(IMAGES) or images_of(dataset)
-    return found

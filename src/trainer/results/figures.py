@@ -17,14 +17,12 @@ from trainer.training.evaluation import Evaluation
 
 PAIRS, EXAMPLES = 8, 8
 """Pairs of classes in confused.png, and images of each."""
-VALIDATION = ("validation", "test")
-"""Kinds of the records of an evaluation; version 0.1 called it a test."""
 
 
 def draw_curves(records: Sequence[Record], path: Path, *, title: str) -> None:
     """Draw loss and accuracy against epoch and against time, the learning rate, and the speed."""
     train = [record for record in records if record["kind"] == "train"]
-    validation = [record for record in records if record["kind"] in VALIDATION]
+    validation = [record for record in records if record["kind"] == "validation"]
     figure = Figure(figsize=(12, 7), layout="constrained")
     figure.suptitle(title)
     axes = figure.subplots(2, 3)

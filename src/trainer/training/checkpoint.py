@@ -100,7 +100,7 @@ def restore(learner: Learner, found: Checkpoint | None) -> Header:
         return Header(Position())
     if learner.ema and "ema" in restored.missing:  # the run had no average so far
         learner.ema.module.load_state_dict(learner.model.state_dict())
-    learner.use_randomness(restored.header.facts.get("randomness_version", StepSeeder.version))
+    learner.use_randomness(restored.header.facts["randomness_version"])
     if learner.pipeline and learner.randomness == StepSeeder.version:
         warn(
             log,
