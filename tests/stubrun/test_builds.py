@@ -162,7 +162,6 @@ def test_what_a_build_needs_and_does_not_find_is_named(run, place, script, missi
         ("venv_build.job", {"SLIPWAY_WHEELHOUSE": "a\nb"}, "bad-value"),
         ("image_build.job", {"SLIPWAY_VARIANT": "../x"}, "bad-value"),
         ("image_build.job", {"SLIPWAY_BUILD_ARGS": "A=1\nB=2"}, "bad-value"),
-        ("image_build.job", {"TRAIN_SCRIPT": "/x"}, "old-name"),
     ],
 )
 def test_a_bad_setting_ends_it_before_anything_is_written(run, place, script, bad, slug):

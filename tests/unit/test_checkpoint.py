@@ -1,7 +1,6 @@
 """Checkpoints on disk: written whole, verified before use, kept, and fallen back on."""
 
 import errno
-import hashlib
 import json
 import logging
 import os
@@ -14,7 +13,6 @@ import torch
 
 from messages import assert_names, assert_warning, refused
 from slipway.base.errors import LostFolderError
-from slipway.checkpoint.components import join
 from slipway.checkpoint.folder import MANIFEST, Checkpoint, DamagedError, read_checkpoint, read_header, verify
 from slipway.checkpoint.folder import write_checkpoint as write
 from slipway.checkpoint.header import Header, Metric, Position
@@ -31,16 +29,6 @@ def checkpoint_of(step=5, *, accuracy=None, size=100):
     }
     metric = None if accuracy is None else Metric("accuracy", accuracy)
     return Checkpoint(tensors, Header(Position(step=step, epoch=1), metric, {"identity": {"train.seed": 0}}))
-
-
-def as_schema_1(path, *, accuracy, scaler):
-    """Rewrite the manifest of the checkpoint ``path`` as version 0.1 wrote it."""
-    files = json.loads((path / MANIFEST).read_text())["files"]
-    position = {"step": 5, "epoch": 1, "samples": 64, "bad": 0, "elapsed": 2.5}
-    manifest = {"schema": 1, "files": files, **position, "accuracy": accuracy, "seed": 0, "scaler": scaler}
-    manifest |= {"identity": {"train.seed": 0}, "identity_sha256": "1234", "may_differ": "every other key"}
-    digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-    (path / MANIFEST).write_text(json.dumps({**manifest, "manifest_sha256": digest}) + "\n")
 
 
 def require_equal(found, expected):
@@ -143,20 +131,7 @@ class TestOneCheckpoint:
     def test_another_schema_is_refused_by_number(self, path):
         manifest = json.loads((path / MANIFEST).read_text())
         (path / MANIFEST).write_text(json.dumps(manifest | {"schema": 99}))
-        damaged(path, "schema", 99, 1, 2)
-
-    @pytest.mark.parametrize("accuracy", [None, 0.5])
-    @pytest.mark.parametrize("scaler", [{}, {"scale": 65536.0, "_growth_tracker": 7}])
-    def test_schema_1_is_still_read(self, path, accuracy, scaler):
-        as_schema_1(path, accuracy=accuracy, scaler=scaler)
-        found = read_checkpoint(path)
-        metric = None if accuracy is None else Metric("accuracy", 0.5)
-        position = Position(step=5, epoch=1, samples=64, elapsed=2.5)
-        assert found.header[:3] == (position, metric, {"seed": 0, "identity": {"train.seed": 0}})
-        assert {name: join({}, tree) for name, tree in found.header.trees.items()} == (
-            {"scaler": scaler} if scaler else {}
-        )
-        require_equal(found, Checkpoint(checkpoint_of().tensors, found.header))
+        damaged(path, "schema", 99, 2)
 
     def test_the_remains_of_an_earlier_save_by_this_process_are_replaced(self, path):
         left = path.with_name(f".{path.name}.new.{os.getpid()}")

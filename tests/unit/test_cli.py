@@ -162,16 +162,6 @@ class TestAlternatives:
             assert load(written(tmp_path, tomli_w.dumps(experiment(settings)))).train == settings.train
 
 
-def test_keys_are_found_where_version_0_1_had_them(tmp_path):
-    path = written(tmp_path, "[run]\ndevice = 'cpu'\noutput_dir = ''\nkeep = 5\n[train]\ndry_run = true\n")
-    settings = load(path)
-    assert settings.launch == Launch(device="cpu", dry_run=True)
-    assert settings.run.keep == 5
-    path = written(tmp_path, "[run]\nresume = ''\n[train]\nbatch_size = 64\nbatch_size_per_rank = 32\n")
-    assert load(path).train == TrainConfig(batch_size_per_rank=32)
-    assert load(written(tmp_path, "[train]\ntest_batch_size = 9\n")).train == TrainConfig(val_batch_size=9)
-
-
 def test_version_and_configuration_are_printed_and_nothing_is_trained(tmp_path, capsys):
     for words in (["--version"], [str(written(tmp_path, "[optim]\nlr = 3.0\n")), "--print-config", "--epochs", "3"]):
         with pytest.raises(SystemExit) as end:

@@ -88,12 +88,6 @@ def test_the_settings_of_the_job_scripts_are_those_of_the_contract_module():
 
 def test_every_setting_of_the_contract_module_has_its_row():
     assert names(section(SETTINGS)) == contract.SETTINGS.keys()
-    for setting in contract.SETTINGS.values():
-        if setting.old:
-            how = "refused" if setting.refuse_old else "ignored"
-            assert f"| `{setting.old}`, {how} |" in section(SETTINGS)
-    for name in contract.IGNORED_NAMES:
-        assert f"`{name}`" in section(SETTINGS)
 
 
 def test_the_backends_of_each_script_are_those_of_the_contract():

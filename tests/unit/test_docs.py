@@ -17,9 +17,9 @@ def test_every_file_that_the_architecture_names_is_there():
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
-@pytest.mark.parametrize("package", ["jobgen", "trainer"])
+@pytest.mark.parametrize("package", ["jobgen", "slipway", "trainer"])
 def test_every_module_is_in_its_figure(package):
-    figure = re.search(rf"<!-- generated {package} -->\n(.*?)<!-- end -->", PAGE, flags=re.DOTALL)[1]
+    figure = re.search(rf"<!-- generated imports_{package} -->\n(.*?)<!-- end -->", PAGE, flags=re.DOTALL)[1]
     shown = set(re.findall(r"\w+", figure))
     modules = {path.stem for path in (ROOT / "src" / package).glob("[!_]*.py")}
     modules |= {path.parent.name for path in (ROOT / "src" / package).glob("*/__init__.py")}

@@ -265,13 +265,6 @@ class TestTheCommand:
         assert [args[:2] for args in said[1:]] == [(tmp_path / "run", BATCHES)]
         assert said[1][2] == "`--lr 1`"
 
-    def test_of_an_earlier_version_the_arguments_are_compared(self, tmp_path, monkeypatch, caplog):
-        train(tmp_path / "run", stop_at=2)
-        remove_session(tmp_path / "run" / "run.json")
-        monkeypatch.setattr(sys, "argv", ["main.py", "7"])
-        train(tmp_path / "run")
-        assert_warning(caplog.text, "other-command", "--lr 1", "`7`")
-
 
 class TestTheCheckList:
     def lists(self, caplog):

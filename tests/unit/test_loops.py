@@ -13,7 +13,7 @@ from attempts import Attempt, in_session, terminate, whole_and_stopped
 from messages import refused, slugs
 from slipway import Stopped
 from slipway.base.status import read_status
-from slipway.checkpoint.folder import Checkpoint, read_checkpoint, write_checkpoint
+from slipway.checkpoint.folder import read_checkpoint
 
 pytestmark = pytest.mark.usefixtures("agree_after_each_step")
 
@@ -101,45 +101,6 @@ class TestSteps:
                     attempt.update(number + 10 * epoch)
 
         assert whole_and_stopped(tmp_path, script, 2, 2, 5) == [[0, 1], [2, 10], [11, 12, 20, 21, 22], [30, 31, 32]]
-
-
-class TestOlderCheckpoints:
-    """Of ``steps``, as 4ef141d6 wrote them: iterations as steps, and a place without any."""
-
-    @staticmethod
-    def made_older(folder):
-        path = (folder / "checkpoints" / "latest").resolve()
-        found = read_checkpoint(path)
-        facts = dict(found.header.facts)
-        (place,) = facts["feed"]["places"]
-        facts["feed"] = {k: v for k, v in facts["feed"].items() if k != "iterations"}
-        facts["feed"]["places"] = [[0, 0, None, *place[3:5]]]
-        facts["left_early"] = False
-        facts.pop("carries_gradients")
-        tensors = {name: dict(named) for name, named in found.tensors.items()}
-        write_checkpoint(path, Checkpoint(tensors, found.header._replace(facts=facts)))
-
-    def test_without_accumulation_it_is_resumed(self, tmp_path):
-        @in_session()
-        def script(attempt, session):
-            for number in session.steps(6):
-                attempt.update(number)
-
-        expected = script(Attempt(tmp_path / "whole"))
-        with pytest.raises(Stopped):
-            script(Attempt(tmp_path / "parts", 3))
-        self.made_older(tmp_path / "parts")
-        assert script(last := Attempt(tmp_path / "parts")) == expected
-        assert last.seen == [3, 4, 5]
-
-    def test_with_accumulation_it_is_refused_before_anything_is_saved(self, tmp_path):
-        with pytest.raises(Stopped):
-            TestSteps.accumulate(Attempt(tmp_path, 4))
-        self.made_older(tmp_path)
-        before = sorted((tmp_path / "checkpoints").iterdir())
-        with refused("gradients-not-saved"):
-            TestSteps.accumulate(Attempt(tmp_path))
-        assert sorted((tmp_path / "checkpoints").iterdir()) == before
 
 
 NESTED = [("epochs", "steps"), ("epochs", "epochs"), ("steps", "batches"), ("steps", "epochs"), ("steps", "steps")]

@@ -540,16 +540,6 @@ class TestSettings:
         monkeypatch.setenv(name, value)
         refused(capsys, "bad-value", f"{name} ", f" {value!r}")
 
-    @pytest.mark.parametrize("setting", [setting for setting in SETTINGS.values() if setting.old])
-    def test_names_of_earlier_versions(self, capsys, monkeypatch, setting):
-        monkeypatch.setenv(setting.old, "1")
-        if setting.refuse_old:
-            assert re.findall(r"\b[A-Z_]{4,}\b", refused(capsys, "old-name")) == [setting.old, setting.name]
-        else:
-            err = submit(capsys).err
-            assert_warning(err, "ignored-variable", f"{setting.old} ", setting.name)
-            assert err.count("\n") == 1
-
     def test_a_misspelt_setting_is_mentioned(self, capsys, monkeypatch):
         monkeypatch.setenv("SLIPWAY_IMGE", "x")
         err = submit(capsys).err

@@ -40,7 +40,7 @@ DATA = open_data(CONFIG.data)
 NO_FILE = "Not a regular file"
 
 
-def save(run, step, *, accuracy=None, config=CONFIG, keep=3, recorded=True):
+def save(run, step, *, accuracy=None, config=CONFIG, keep=3):
     """Save a checkpoint as the trainer does; its weights are ``step``, and their average half of that."""
     learner = new_learner(config, Alone(CPU), shape=DATA.train.shape, classes=10, samples_per_epoch=len(DATA.train))
     with torch.no_grad():
@@ -51,7 +51,7 @@ def save(run, step, *, accuracy=None, config=CONFIG, keep=3, recorded=True):
                 parameter.fill_(step / 2)
     (run / "checkpoints").mkdir(parents=True, exist_ok=True)
     (run / "config.toml").write_text(tomli_w.dumps(experiment(config)))
-    known = facts(learner, config, order_version=TABLES) | ({IMAGES: images_of(DATA.train)} if recorded else {})
+    known = facts(learner, config, order_version=TABLES) | {IMAGES: images_of(DATA.train)}
     metric = None if accuracy is None else Metric("accuracy", accuracy)
     CheckpointStore(run / "checkpoints", keep=keep).add(capture(learner, Header(Position(step=step), metric, known)))
     return run / "checkpoints" / f"step_{step:08d}"
@@ -261,18 +261,6 @@ class TestExport:
         assert export([str(run), str(tmp_path / name)]) == 0
         config = ModelConfig(arch="mlp", weights=str(tmp_path / name))
         assert weight(build_model(config, shape=(1, 8, 8), classes=10).state_dict()) == 1.5
-
-    def test_an_older_checkpoint_asks_the_data_for_the_classes(self, tmp_path):
-        save(tmp_path / "run", 1, recorded=False)
-        assert export([str(tmp_path / "run"), str(tmp_path / "a.pt")]) == 0
-        found = torch.load(tmp_path / "a.pt", weights_only=True)
-        assert (found["classes"], found["mean"]) == (list("0123456789"), DATA.train.mean_std[0].tolist())
-
-    def test_and_says_so_where_they_are_not(self, tmp_path):
-        config = dataclasses.replace(CONFIG, data=DataConfig(dataset="mnist", data_dir=str(tmp_path / "gone")))
-        save(tmp_path / "run", 1, config=config, recorded=False)
-        with refused("no-data", tmp_path / "run", "MNIST", repr(str(tmp_path / "gone")), "--download", "--data-dir"):
-            export([str(tmp_path / "run"), str(tmp_path / "a.pt")])
 
     @pytest.mark.parametrize(
         ("name", "slug", "values"),
