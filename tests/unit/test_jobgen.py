@@ -239,7 +239,7 @@ def test_every_option_of_a_scheduler_gives_a_script_or_one_error(monkeypatch):
             scheduler = scheduler_of(job.scheduler)
             lines = [line for line, reason in scheduler.directives(job) if reason]
             scheduler.site_text(job)
-            array = scheduler.array(job, tasks=2, at_once=1) if scheduler.queue else None
+            array = scheduler.array(job, tasks=2, at_once=1) if scheduler.has_queue else None
             words = scheduler.interactive(job, "shell") if spec.task == "shell" else []
         except JobgenError as error:
             assert error.slug in SLUGS  # noqa: PT017 -- most of the pairs give none

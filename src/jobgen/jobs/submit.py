@@ -93,7 +93,7 @@ def prepare(
     if job.spec.task in TRAINS and (nodes := nodes_asked_for(environment)):
         job = job_of(spec, site, [*settings, *nodes], standalone=is_standalone(environment))
     scheduler = scheduler_of(job.scheduler)
-    if scheduler.queue is None:
+    if not scheduler.has_queue:
         why = f"site {job.site.name} has no scheduler" if scheduler.one_machine else f"{job.spec.name} is no job"
         file = f"{job.spec.name}{scheduler.suffix}"
         command = f"{shlex.join([*job.origin, '--output', file])} && {shlex.join(['bash', file, *arguments])}"

@@ -47,16 +47,16 @@ def contract(job: Job, scheduler: Scheduler, values: Dict[str, str]) -> str:
     """Return entries, each with its label, from a template with ``values`` and what differs between schedulers."""
     if job.spec.task in BUILDS:
         task = job.spec.task
-        stop = f"{scheduler.contract.stop.split()[0]} JOB." if scheduler.queue else "Ctrl-C or SIGTERM."
+        stop = f"{scheduler.contract.stop.split()[0]} JOB." if scheduler.has_queue else "Ctrl-C or SIGTERM."
         given = {"cancel": stop, "built": BUILT[task], "room": ROOM[task]}
         return _entries(fill("building_header.txt", {**values, **given}))
-    differing = scheduler.contract._asdict() if scheduler.queue else {}
+    differing = scheduler.contract._asdict() if scheduler.has_queue else {}
     torchrun = "torchrun" in values["launch"]
     patience = " (torchrun gives them 30 s)" if torchrun else ""
     sentences = {f"contract_{name}": text.replace(TORCHRUN, patience) for name, text in differing.items()}
     watching = WATCHING.format(where="" if scheduler.one_machine else " of each node")
     by_itself = scheduler.resumes.get(job.resume)
-    restarts = WITH_RESTARTS if scheduler.queue else ""
+    restarts = WITH_RESTARTS if scheduler.has_queue else ""
     return _entries(
         fill(
             scheduler.header,

@@ -84,6 +84,8 @@ class Scheduler:
     """Bash that sets ``script``, the file that was submitted."""
     one_machine = False
     """Whether there is no queue, and no node but this one."""
+    has_queue = True
+    """Whether scripts are submitted, and not simply started."""
     takes_arguments = True
     """Whether a script is given arguments; otherwise they come in SLIPWAY_ARGS, and the library has read_arguments."""
     node_properties = False
@@ -112,7 +114,7 @@ class Scheduler:
     """What it sets in a job under other names, and what a script reads of it."""
 
     queue: Optional[Queue] = None
-    """What answers for submitted jobs; None if scripts are simply started, as on one machine."""
+    """What answers for submitted jobs, to ``jobgen status``, ``logs`` and ``cancel``; None: they cannot ask."""
 
     def directives(self, job: Job) -> List[Directive]:
         """Return what stands at the top of the script, in order."""

@@ -37,6 +37,7 @@ class DaskClient(Scheduler):
     launcher = "dask"
     identity = IDENTITY
     header = "dask_header.txt"
+    has_queue = False
     resumes: ClassVar[Dict[str, str]] = {"restart": "which gives its nodes back and asks for new ones"}
 
     def directives(self, job: Job) -> List[Directive]:  # noqa: ARG002 -- the nodes' jobs have them

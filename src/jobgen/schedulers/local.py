@@ -18,6 +18,7 @@ class NoScheduler(Scheduler):
     identity = "job_id=$(date +%Y%m%d-%H%M%S)-$$\nsubmit_folder=$PWD"
     header = "local_header.txt"
     one_machine = True
+    has_queue = False
 
     def directives(self, job: Job) -> List[Directive]:  # noqa: ARG002 -- there are none
         """Return none."""
