@@ -195,7 +195,7 @@ ELSEWHERE = {
     ),
     "trainer configs/aerial.toml --weights resnet101.pt --normalise --lr 0.001": (
         "tests/unit/test_models.py",
-        'torch.save(get_model("resnet101").state_dict(), path)',
+        'torch.save(state, tmp_path / "resnet101.pt")',
     ),
     "trainer --dataset mnist --download --dry-run --data-dir data": (
         "tests/distributed/test_download.py",
