@@ -70,9 +70,9 @@ gpu: ## correctness, benches, start and unit tests on this machine's GPU, in 8 m
 gpu-pack: ## fill gpu-pack/ with the wheels that `make gpu` needs on a machine without a network
 	@build/gpu-env pack gpu-pack
 
-mutants: ## change the code in small ways, and see whether a test notices (ARGS="--seed 1 --count 400 FILE...")
+mutants: ## change the code in small ways, and see whether a test notices (ARGS="FOLDER --seed 1 --count 400 FILE...")
 	@build/setup test
-	@PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python build/mutants $(ARGS)
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python build/mutants $(or $(ARGS),runs/mutants)
 
 generate: ## regenerate the library's settings, tables of docs/contract.md, configs/schema.json, job scripts
 	@build/setup test

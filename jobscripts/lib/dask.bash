@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # Nodes that Dask gets from the site's scheduler, each by a job of its own. This script is a client
 # on another machine: a process of it, `trainer.launch.dask nodes`, asks for the nodes, holds them,
-# and gives them back when it is ended, or when this script is gone, however it went. If that process
-# is killed, this script does it.
+# and gives them back when it is ended, or when this script is gone, however it went. If that
+# process is killed, this script does it.
 
 source "${BASH_SOURCE[0]%/*}/job.bash"
 
