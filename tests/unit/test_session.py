@@ -91,7 +91,9 @@ def test_a_completed_run_is_not_trained_again_unless_more_epochs_are_asked_for(t
 
 
 @pytest.mark.parametrize(
-    ("other", "values"), [(DataLoader(range(11), 4), [11, 12]), (DataLoader(range(12), 6), [2, 3])], ids=str
+    ("other", "values"),
+    [(DataLoader(range(11), 4), [11, 12]), (DataLoader(range(12), 6), [2, 3])],
+    ids=["samples", "batches"],
 )
 def test_another_number_of_samples_or_batches_is_refused(other, values, tmp_path):
     with pytest.raises(Stopped):
