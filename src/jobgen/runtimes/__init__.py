@@ -1,7 +1,7 @@
 """Container runtimes: what runs the image, as words of a job script.
 
 Each module of this package is one, with its ``CONTAINER``; everything else sees only the class below. The rest is Bash,
-``jobscripts/lib/<library>.bash``: check_image, image_runs and set_container, which ``use_container`` calls.
+``jobscripts/lib/<library>.bash``: check_image, image_runs and set_container (docs/adding.md).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Container:
     """What a job script says of a container runtime."""
 
     name: str
-    """As in a site's ``container``: the command, where it has one."""
+    """As in a site's ``container``, and of the module; the command, unless the library calls another."""
     library: str
     """File of the library that holds its functions."""
     gpu_options: ClassVar[Dict[str, Tuple[str, ...]]] = {"nvidia": (), "amd": ()}
