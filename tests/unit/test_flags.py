@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from jobgen.jobs import trainer_flags as flags_module
+from jobgen.jobs import trainer_flags
 from jobgen.jobs.trainer_flags import load_schema, read_arguments
 from messages import refused
 from trainer.config.cli import parse
@@ -160,6 +160,7 @@ def test_otherwise_it_is_that_of_the_distribution(tmp_path, monkeypatch, content
 
 def test_without_any_there_is_a_clear_answer(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(flags_module, "__file__", str(tmp_path / "a" / "jobgen" / "flags.py"))
+    for name in ("PACKAGED", "CHECKOUT"):
+        monkeypatch.setattr(trainer_flags, name, tmp_path / "a")
     with refused("incomplete-install", "configs/schema.json"):
         load_schema()

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 import pytest
 
 from jobgen.jobs import faults
+from jobgen.runtimes import container_of
 from messages import assert_error, assert_names, assert_warning, refused
 from slipway.base.gpu import (
     VARIANTS,
@@ -133,9 +134,10 @@ def test_submit_reads_the_variant_of_an_image(tmp_path, monkeypatch):
     program.write_text("#!/bin/sh\necho slipway.torch: 2.15.0\necho slipway.variant: cuda\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert faults._variant_of("some.sif") == "cuda"
+    assert faults._variant_of("some.sif", container_of("apptainer")) == "cuda"
     monkeypatch.setenv("PATH", "/nowhere")
-    assert faults._variant_of("some.sif") == ""
+    assert faults._variant_of("some.sif", container_of("apptainer")) == ""
+    assert faults._variant_of("some.sif", container_of("podman")) == ""
 
 
 def test_the_table_is_that_of_the_pins():

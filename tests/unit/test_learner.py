@@ -154,7 +154,7 @@ def test_first_steps_that_fp16_skips_change_nothing(cuts, clip, micro_steps, res
         assert not learner.optimizer.state
         assert learner.scaler.get_scale() == 1024
         if resumed:
-            saved = capture(learner, Header(Position(step=2)))
+            saved = capture(learner, Header(Position(step=2), facts={"randomness_version": learner.randomness}))
             learner = fp16_learner(**options)
             restore(learner, saved)
         unskipped = fp16_learner(scale=1024.0, **options)

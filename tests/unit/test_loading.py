@@ -19,7 +19,7 @@ from torch.utils.data import (
 
 from messages import refused
 from slipway.base.environment import World
-from slipway.data.feed import Feed
+from slipway.data.feed import ORDER, Feed
 from slipway.data.loading import Origin, Replay, Seeds, can_replay
 from slipway.data.sampler import Sampler, global_batches, share
 
@@ -212,31 +212,16 @@ class TestFeed:
             assert orders[0] != orders[1]
             assert sampler.epoch == 1
 
-    def test_a_run_that_drew_whole_orders_continues_to_do_so(self, monkeypatch):
-        monkeypatch.setattr("slipway.data.sampler.LARGE", 10)
-        data = Noisy(50)
-
-        def orders(feed):
-            loader = DataLoader(data, 4, sampler=Sampler(data))
-            return [[batch[:, 0].tolist() for batch in feed.begin(loader, epoch=epoch).batches] for epoch in (1, 2)]
-
-        monkeypatch.setattr("slipway.data.sampler.LARGE", 100)
-        before = orders(self.feed())
-        monkeypatch.setattr("slipway.data.sampler.LARGE", 10)
-        assert orders(self.feed()) != before
-        old = {"places": [[0, 0, None, 13, None]], "origin": [0, 0], "samples": 0}
-        again = self.feed()
-        again.resume(old, 13)
-        assert orders(again) == before
-        third = self.feed()
-        third.resume(again.facts(old["places"]), 13)
-        assert orders(third) == before
-
     @pytest.mark.parametrize(
-        "places", [[[1, 0, None, 9, None], [0, 7, 9, 7, 36]], [[0, 3, 6, 3, 23], [0, 3, 6, 3, 23]]], ids=str
+        "places",
+        [
+            [[1, 0, None, 9, None, [], {}], [0, 7, 9, 7, 36, [], {}]],
+            [[0, 3, 6, 3, 23, [], {}], [0, 3, 6, 3, 23, [], {}]],
+        ],
+        ids=["in two passes", "in one pass"],
     )
     def test_other_ranks_in_mid_epoch_are_refused_or_begin_it_anew(self, places):
-        facts = {"places": places, "origin": [0, 0], "samples": 0}
+        facts = {"places": places, "origin": [0, 0], "samples": 0, "order": ORDER}
         loader = DataLoader(Noisy(), 4)
         feed = self.feed()
         assert feed.resume(facts, 9) == 9
@@ -247,8 +232,14 @@ class TestFeed:
         assert len(list(feed.begin(loader, epoch=0).batches)) == 6
         assert not feed.is_resuming
 
+    def test_an_order_of_another_version_is_refused(self):
+        facts = {"places": [[0, 2, 6, 2, SAMPLES, [], {}]], "origin": [0, 0], "samples": 0, "order": ORDER + 1}
+        with refused("newer-format", ORDER + 1, ORDER):
+            self.feed().resume(facts, 5)
+
     def test_ranks_continue_from_their_own_places(self):
-        facts = {"places": [[0, 2, 6, 2, SAMPLES], [0, 5, 6, 5, SAMPLES]], "origin": [0, 0], "samples": 0}
+        places = [[0, 2, 6, 2, SAMPLES, [], {}], [0, 5, 6, 5, SAMPLES, [], {}]]
+        facts = {"places": places, "origin": [0, 0], "samples": 0, "order": ORDER}
         for rank, left in ((0, 4), (1, 1)):
             feed = self.feed(rank, 2)
             assert feed.resume(facts, 5) == facts["places"][rank][3]

@@ -15,7 +15,6 @@ from messages import assert_warning, refused, slugs
 from session_runs import records, saved_step
 from slipway import Stopped
 from slipway.base.status import read_status
-from slipway.checkpoint.folder import Checkpoint, read_checkpoint, write_checkpoint
 from slipway.checks.skipping import Scalers
 from slipway.script.means import Means
 from slipway.script.window import Logged, Sum, Window
@@ -98,16 +97,6 @@ class TestAMeanOverStops:
                 return session.mean("loss")
 
         assert run() == run()
-
-    def test_a_checkpoint_of_a_version_without_means_is_resumed(self, tmp_path):
-        train(tmp_path, kill=(0, 2))
-        newest = (tmp_path / "checkpoints" / "latest").resolve()
-        found = read_checkpoint(newest)
-        facts = {name: value for name, value in found.header.facts.items() if name != "means"}
-        facts["window"] = {name: sums[:2] for part in facts["window"] for name, sums in part.items()}
-        facts["feed"] = facts["feed"] | {"places": [place[:5] for place in facts["feed"]["places"]]}
-        write_checkpoint(newest, Checkpoint(found.tensors, found.header._replace(facts=facts)))
-        assert set(train(tmp_path)) == {0, 1}
 
 
 def logged(folder, kills):
@@ -241,11 +230,6 @@ class TestAWindow:
         ranks = [Window(rank, size, saved) for rank in range(size)]
         ranks[0].parts = [window.part() for window in ranks]
         assert ranks[0].means == {"loss": pytest.approx(7 / 3, rel=1e-6), "loss_nonfinite": 1, "norm_nonfinite": 2}
-
-    def test_one_of_a_version_with_totals(self):
-        window = Window(0, 1, [{"loss": [6.0, 2]}])
-        window.log({"loss": 3.0})
-        assert window.part() == {"loss": [9.0, 3, 0]}
 
 
 class TestSum:

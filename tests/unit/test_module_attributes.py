@@ -15,14 +15,12 @@ import torch
 from torch import nn
 from torch.nn.parallel import DataParallel
 
-from attempts import Attempt, whole_and_stopped
+from attempts import whole_and_stopped
 from messages import assert_warning, slugs
-from slipway import Stopped
 from slipway.checkpoint.components import join, split
 from slipway.rng.loader_generators import is_generator
 from slipway.rng.seeding import state_digest
 from slipway.state.module_attributes import SMALL, ModuleAttributes
-from slipway.state.named_objects import components_of
 
 pytestmark = pytest.mark.usefixtures("agree_after_each_step")
 
@@ -548,15 +546,3 @@ def unfreezing(attempt):
 @pytest.mark.parametrize("stop_at", [2, 4, 6, 8])
 def test_a_script_that_unfreezes_by_epoch_is_resumed_exactly(stop_at, tmp_path):
     whole_and_stopped(tmp_path, unfreezing, stop_at)
-
-
-def test_a_checkpoint_of_a_version_without_attributes_is_resumed(tmp_path, monkeypatch):
-    def without_attributes(objects):
-        return {name: part for name, part in components_of(objects).items() if name != "attributes"}
-
-    monkeypatch.setattr("slipway.session.components_of", without_attributes)
-    with pytest.raises(Stopped):
-        unfreezing(Attempt(tmp_path, 2))
-    monkeypatch.undo()
-    unfreezing(resumed := Attempt(tmp_path))
-    assert resumed.model.passes == 10

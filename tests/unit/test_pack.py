@@ -89,7 +89,7 @@ def assert_alike(folder, archive):
 
 KILLED = """
 import io, os, signal, sys
-from trainer.data.sets import pack
+from trainer.data import pack
 
 real, writes = os.fdopen, 0
 

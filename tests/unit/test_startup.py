@@ -6,7 +6,7 @@ import sys
 
 FORKS = """
 import json, os, time
-from slipway import startup
+from slipway.base import startup
 
 time.sleep(0.2)
 startup.mark(startup.IMPORTS)
