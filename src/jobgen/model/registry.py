@@ -1,4 +1,4 @@
-"""Schedulers, their queues, and launchers are modules named as in a site's file: a file more is one more of them."""
+"""Schedulers, launchers and container runtimes are modules named as in a site's file: adding a file adds one."""
 
 from __future__ import annotations
 
