@@ -24,7 +24,7 @@ def test_healthy_nodes_have_no_fault(request, cluster, tmp_path, table, way, bac
 
 
 def test_a_node_with_other_sources_is_named(cluster, tmp_path, table):
-    there, other = ROOT / "src" / "trainer" / "loop.py", tmp_path / "loop.py"
+    there, other = ROOT / "src" / "trainer" / "train.py", tmp_path / "train.py"
     other.write_text(f"{there.read_text()}# an older checkout\n")
     cluster.control("on", "node2", "mount", "--bind", str(other), str(there))
     try:

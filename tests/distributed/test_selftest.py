@@ -63,7 +63,7 @@ def pair(tmp_path, *, source=None, meanwhile=lambda _: None, **env):
 def test_other_sources_on_one_node(tmp_path):
     other = tmp_path / "src"
     shutil.copytree(ROOT / "src", other, ignore=shutil.ignore_patterns("__pycache__"))
-    with (other / "trainer" / "loop.py").open("a") as file:
+    with (other / "trainer" / "train.py").open("a") as file:
         file.write("# an older checkout\n")
     codes, said = pair(tmp_path, source=other)
     assert codes == [78, 78]
