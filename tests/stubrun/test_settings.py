@@ -1,4 +1,4 @@
-"""Settings: what is refused, in a line and before anything is executed; old names; what a parent job exported."""
+"""Settings: what is refused, in a line and before anything is executed; what a parent job exported."""
 
 import re
 import subprocess

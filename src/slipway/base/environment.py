@@ -1,4 +1,4 @@
-"""What a launcher and a job script tell a process in environment variables: read once, and passed on from there."""
+"""Environment variables of launchers and job scripts, read once, and the world that they describe."""
 
 from __future__ import annotations
 

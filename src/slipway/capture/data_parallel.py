@@ -1,4 +1,7 @@
-"""What data parallelism keeps alike on all ranks: parameters whose gradients are averaged, and broadcast buffers."""
+"""What data parallelism keeps alike on all ranks: parameters whose gradients are averaged, and broadcast buffers.
+
+And a first backward pass without a trace, after which DDP sums gradients in the order that it keeps.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a checkpoint says of itself beside its tensors, as it stands in its manifest."""
+"""The header of a checkpoint: position in training, metric and facts, as they stand in its manifest."""
 
 from __future__ import annotations
 

@@ -34,8 +34,6 @@ class Sampler(TorchSampler[int]):
         """
         self.samples = len(dataset)
         self._shuffle = shuffle
-        self.draws_at_once = self.samples <= LARGE
-        """Whether the whole random order is drawn at once; a run that goes on keeps its way."""
         self.generator: torch.Generator = torch.Generator()
         """Draws the order; seeded by the session before each epoch."""
 
@@ -51,7 +49,7 @@ class Sampler(TorchSampler[int]):
         """Return a permutation of all indices from 0 to ``len(dataset) - 1``, drawn from ``generator``."""
         if not self._shuffle:
             return range(self.samples)
-        if self.draws_at_once:
+        if self.samples <= LARGE:
             return torch.randperm(self.samples, generator=self.generator).tolist()
         return Permutation(self.samples, key=int(torch.randint(1 << 62, (), generator=self.generator)))
 

@@ -1,4 +1,7 @@
-"""Whether all ranks stop, and why: decided by a sum, in the one all-reduce that carries the caller's numbers too."""
+"""Whether all ranks stop, and why: decided by a sum, in the one all-reduce that carries the caller's numbers too.
+
+``Schedule`` has the steps at which they agree, write records and save checkpoints: the same ones on every rank.
+"""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ IDENTITY = (
 
 
 IMAGES = "images"
-"""Fact of a checkpoint: what the model takes and what its outputs mean. Version 0.1 did not record it."""
+"""Fact of a checkpoint: what the model takes and what its outputs mean."""
 
 
 ORDER = "sampler_version"
@@ -55,7 +55,7 @@ ORDER = "sampler_version"
 
 
 CONFIG = "config"
-"""Fact of a checkpoint: the experiment, as config.toml has it. Version 0.1 did not record it."""
+"""Fact of a checkpoint: the experiment, as config.toml has it."""
 
 
 def images_of(dataset: Dataset) -> dict[str, Any]:

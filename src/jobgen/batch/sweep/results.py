@@ -1,4 +1,4 @@
-"""How good the trials of a sweep are so far, and how far they are, for people."""
+"""How good the trials of a sweep are so far, how far they are, and which of them to submit next."""
 
 from __future__ import annotations
 
@@ -131,7 +131,10 @@ class Plan(NamedTuple):
 
 
 def plan(sweep: Sweep, results: List[Result], *, keep: int) -> Plan:
-    """Return what is to be submitted now.
+    """Return the trials to submit now: those that are missing or have failed, or the best ones on their next rung.
+
+    Rungs are successive halving: K. Jamieson and A. Talwalkar, Non-stochastic best arm identification and
+    hyperparameter optimization, AISTATS 2016.
 
     Args:
         sweep: whose trials have these ``results``.
