@@ -331,6 +331,7 @@ NOWHERE = {
 
 NO_COMMANDS = {
     "trainer pack",
+    "trainer report",
     "zip -0 -r",
     'venv = "local"',
     'split = "features.4"',

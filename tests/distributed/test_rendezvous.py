@@ -52,7 +52,7 @@ def listeners(net=Path("/proc/net")):
 
 IMPATIENT = """
 import sys
-from slipway.dist.communicator import torch_distributed
+from slipway.dist import torch_distributed
 from trainer.__main__ import main
 torch_distributed.FIRST_NOTE, torch_distributed.NEXT_NOTES = 1, 0.5
 sys.exit(main())
