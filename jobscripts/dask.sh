@@ -237,7 +237,7 @@ choose_rendezvous                 # exports where the ranks meet: MASTER_ADDR, M
 preflight                         # a short step on every node that finds what is wrong
 save_job_script "$@"              # writes RUN_DIR/job.sh, which continues the run
 
-# BACKEND=ddp, outermost first: the launcher, on each node the container, torchrun for its ranks, the program.
+# BACKEND=ddp, outermost first: launcher; on each node container, torchrun, ranks.
 launch_ddp() {
     record_pid
     dask_each_node 0 \

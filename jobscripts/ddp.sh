@@ -183,7 +183,7 @@ choose_rendezvous                 # exports where the ranks meet: MASTER_ADDR, M
 preflight                         # a short step on every node that finds what is wrong
 save_job_script "$@"              # writes RUN_DIR/job.sh, which continues the run
 
-# BACKEND=ddp, outermost first: the launcher, on each node the container, torchrun for its ranks, the program.
+# BACKEND=ddp, outermost first: launcher; on each node container, torchrun, ranks.
 launch_ddp() {
     record_pid
     exec \
@@ -195,7 +195,7 @@ launch_ddp() {
         "${program[@]}"
 }
 
-# BACKEND=horovod, outermost first: the launcher, each rank in a container, numbered by name_rank.sh, the program.
+# BACKEND=horovod, outermost first: launcher; a container per rank, numbered by name_rank.sh.
 launch_horovod() {
     record_pid
     exec \

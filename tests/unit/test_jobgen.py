@@ -195,14 +195,15 @@ class TestSettings:
                 [
                     f"\ncontainer_runtime={name} ",
                     f'\nsource "$lib/{library}.bash"\n',
-                    f"\nuse_container {options}-- '/a b'",
+                    '\n    "$PWD"\n    "$RUN_DIR"\n    "$SLIPWAY_LOCAL_DISK"\n    \'/a b\'\n)\n',
+                    f"\nuse_container{options}",
                 ],
                 [],
             )
             for name, library, options in (
-                ("apptainer", "apptainer", "--nv "),
-                ("singularity", "apptainer", "--nv "),
-                ("podman", "podman", "--device=nvidia.com/gpu=all "),
+                ("apptainer", "apptainer", " --nv"),
+                ("singularity", "apptainer", " --nv"),
+                ("podman", "podman", " --device=nvidia.com/gpu=all"),
                 ("pyxis", "pyxis", ""),
             )
         ),

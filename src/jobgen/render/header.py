@@ -52,7 +52,7 @@ ROOM = {"image": "up to 12 GB (cpu) or 40 GB", "venv": "among them pip's downloa
 WATCHING = "; for that watch_gpus.sh asks the driver{where} every 10 s how busy its GPUs are"
 CLEAN_UP = ("EVENT", "RUN_DIR", "FOLDER ON FIRST NODE", "FOLDERS ON OTHER NODES")
 RESTART = ("EVENT", "STARTED AGAIN BY", "AT MOST")
-WIDTHS = {"Clean-up": (32, 7, 21, 22), "Restart": (32, 21, 30)}
+WIDTHS = {"Clean-up": (31, 7, 21, 21), "Restart": (31, 21, 30)}
 """Columns of the tables, each followed by a space."""
 
 

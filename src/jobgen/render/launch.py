@@ -16,10 +16,10 @@ WATCH_GPUS: Layer = ["sh", Expansion('"$lib/watch_gpus.sh"'), Expansion('"$SLIPW
 """What looks beside the ranks how busy their GPUs are."""
 
 COMMENTS: Dict[str, str] = {
-    "torchrun": "the launcher, on each node the container, torchrun for its ranks, the program.",
-    "named": "the launcher, each rank in a container, numbered by name_rank.sh, the program.",
-    "mpi": "the launcher, each rank in a container, numbered by MPI, the program.",
-    "single": "the container, one process.",
+    "torchrun": "launcher; on each node container, torchrun, ranks.",
+    "named": "launcher; a container per rank, numbered by name_rank.sh.",
+    "mpi": "launcher; a container per rank, numbered by MPI.",
+    "single": "container; one process.",
 }
 
 

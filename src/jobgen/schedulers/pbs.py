@@ -81,7 +81,7 @@ CONTRACT = Contract(
     "epilogue: `rm -rf SLIPWAY_LOCAL_DISK/slipway-JOB.*` (of task 1 of array 12, JOB is 12_1).",
     clean_up=(
         ("training ends, time limit, qdel", "stays", "removed", "removed"),
-        ("SIGKILL first (kill_delay is over)", "stays", "stays", "stays"),
+        ("SIGKILL first (kill_delay over)", "stays", "stays", "stays"),
         ("the first node dies", "stays", "stays", "stays"),
         ("another node dies", "stays", "removed", "stays on that node"),
     ),

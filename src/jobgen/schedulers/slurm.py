@@ -74,7 +74,7 @@ CONTRACT = Contract(
     clean_up=(
         ("training ends, time limit", "stays", "removed", "removed"),
         ("scancel, preemption", "stays", "removed", "removed by a job step (watch_scratch.sh)"),
-        ("SIGKILL first (KillWait is over)", "stays", "stays", "stays"),
+        ("SIGKILL first (KillWait over)", "stays", "stays", "stays"),
         ("the first node dies", "stays", "stays", "stays"),
         ("another node dies", "stays", "removed", "stays on that node"),
     ),
