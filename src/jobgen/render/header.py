@@ -50,7 +50,7 @@ BUILT = {
 ROOM = {"image": "up to 12 GB (cpu) or 40 GB", "venv": "among them pip's downloads"}
 """What it needs on the local one."""
 WATCHING = "; for that watch_gpus.sh asks the driver{where} every 10 s how busy its GPUs are"
-CLEAN_UP = ("EVENT", "RUN_DIR", "FOLDER ON FIRST NODE", "FOLDERS ON OTHER NODES")
+CLEAN_UP = ("EVENT", "RUN_DIR", "DISK OF FIRST NODE", "DISKS OF OTHER NODES")
 RESTART = ("EVENT", "STARTED AGAIN BY", "AT MOST")
 WIDTHS = {"Clean-up": (31, 7, 21, 21), "Restart": (31, 21, 30)}
 """Columns of the tables, each followed by a space."""
