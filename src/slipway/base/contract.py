@@ -231,8 +231,8 @@ _TRAINING = (
     Setting("SLIPWAY_STAGE", SWITCH, "1: copy image and data to SLIPWAY_LOCAL_DISK first",
             "1: the job first copies image and data to each node's local disk; a tar file is unpacked there"),
     Setting("SLIPWAY_PREFLIGHT_SECONDS", COUNT, "time limit of the preflight; more for slow disks",
-            "time limit of the preflight, and of each job step before it, on the slowest node; copies, and an environment "
-            "on each node, have one hour, or this limit if it is longer"),
+            "time limit of the preflight, and of each job step before it, on the slowest node; copies, and an "
+            "environment on each node, have one hour, or this limit if it is longer"),
     Setting("SLIPWAY_ARGS", ARGUMENTS, "arguments of the training program, quoted as in a shell",
             "arguments of the training program, quoted as in a shell, for schedulers that pass no arguments to a job "
             "script (PBS)", optional=True),
