@@ -81,7 +81,7 @@ def _ask(cuda: ctypes.CDLL) -> Gpus:
 
 
 def _fault(cuda: ctypes.CDLL, code: int) -> str:
-    """Return what ``code`` of cuInit means, in the driver's words; "" where it is no fault."""
+    """Return the driver's message for ``code`` from cuInit; "" if it is not a fault."""
     if code in _NO_FAULT:
         return ""
     text = ctypes.c_char_p()
@@ -90,7 +90,7 @@ def _fault(cuda: ctypes.CDLL, code: int) -> str:
 
 
 def gpus_of_this_machine(timeout: float = 20) -> Optional[Gpus]:
-    """Return its GPUs and their driver; None without a GPU, or a driver that works."""
+    """Return this machine's GPUs and their driver; None without a GPU or a working driver."""
     found = driver_of_this_machine(timeout)
     return found if found and found.capabilities else None
 
