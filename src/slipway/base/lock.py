@@ -207,7 +207,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _require_ours(path: Path) -> None:
-    """Raise NotAFileError if ``path`` is not even an incomplete lock file, which ``acquire`` would replace."""
+    """Raise NotAFileError if ``path`` is neither a lock nor an incomplete one: ``acquire`` would replace it."""
     with contextlib.suppress(FileNotFoundError):
         if not START.startswith(read_start(path, limit=len(START)).rstrip(b"\0")):
             raise NotAFileError(path=path, kind="not the lock of a run")
