@@ -499,7 +499,7 @@ GROUPS: Dict[str, Dict[str, Message]] = {
         ),
         "no-numactl": Message(
             EXIT_CONFIG,
-            "The site binds ranks to cores (`numa_binding`). torchrun uses the program numactl for this, which is "
+            "The site binds ranks to cores (`numa_binding`), for which torchrun uses the program numactl. numactl is "
             "missing on a node or in the image, or has no permission there.",
             "Install numactl in the image (the images of `make image` have it), or on the nodes with "
             "`USE_CONTAINER=0`. Or remove `numa_binding` from the site file and regenerate the job script. In a "
@@ -509,7 +509,7 @@ GROUPS: Dict[str, Dict[str, Message]] = {
         "no-profiler": Message(
             EXIT_CONFIG,
             "The profiler in `SLIPWAY_PROFILER` does not run on every node.",
-            "Put it on PATH there: in the image, or with `USE_CONTAINER=0` by a module.",
+            "Put it on PATH there: in the image, or with `USE_CONTAINER=0` through a module.",
         ),
     },
     "GPUs and ranks": {
@@ -1234,7 +1234,7 @@ GROUPS: Dict[str, Dict[str, Message]] = {
             WARNING,
             "Training with Lightning's Trainer may end with weights that differ from an uninterrupted run's. Either it "
             "resumes within an epoch on another number of ranks, or with a loader whose batches cannot be skipped; or "
-            "it uses ReduceLROnPlateau, of which Lightning misses one step at each resume.",
+            "it uses ReduceLROnPlateau: Lightning misses one of its steps at each resume.",
             "Keep the number of ranks, or use `slipway.Session`, which resumes exactly.",
         ),
         "not-resumed": Message(
@@ -1409,7 +1409,7 @@ GROUPS: Dict[str, Dict[str, Message]] = {
             WARNING,
             "A run in which generators, or buffers of a model, differed between the ranks continues with another "
             "number of ranks; or a module has an attribute that may be the earlier number of ranks. Generators of "
-            "additional ranks are seeded again.",
+            "additional ranks get new seeds.",
             "None needed, unless results must be bitwise identical: then use the same number of ranks. Let modules "
             "call `get_world_size()` when they need the number.",
         ),

@@ -127,7 +127,7 @@ def _noted(wait: str) -> Iterator[None]:
     def tell() -> None:
         pause = FIRST_NOTE
         while not over.wait(pause):
-            warn(log, "waiting-for-ranks", "%s, for %.0f s so far", wait, time.monotonic() - began)
+            warn(log, "waiting-for-ranks", "%s; elapsed: %.0f s", wait, time.monotonic() - began)
             pause = NEXT_NOTES
 
     thread = threading.Thread(target=tell, daemon=True)
