@@ -1,4 +1,4 @@
-"""Measures on rank 0 into which part of a run's goodput the time of an attempt goes; see ``slipway.base.goodput``."""
+"""Clock on rank 0 that divides an attempt's time into the parts of goodput; see ``slipway.base.goodput``."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from slipway.base.startup import age_of_this_process
 
 
 class Clock:
-    """One attempt, from its start to its end; appends to goodput.jsonl."""
+    """Time accounting of one attempt, from its start to its end; appends to goodput.jsonl."""
 
     def __init__(self, path: Path, *, attempt: int, step: int) -> None:
-        """Begin ``attempt``, at ``step``; until something else is entered, it is starting."""
+        """Start the clock of ``attempt`` at ``step``, in the part STARTED."""
         self._lines = LineFile(path)
         self._attempt = attempt
         self._seconds = dict.fromkeys(MEASURED, 0.0) | {STARTED: age_of_this_process()}
@@ -24,22 +24,22 @@ class Clock:
         self.write(step)
 
     def enter(self, part: str) -> str:
-        """From now on the time goes into ``part``; return the part before."""
+        """Charge time to ``part`` from now on, and return the previous part."""
         now, before = time.monotonic(), self._part
         self._seconds[before] += now - self._since
         self._part, self._since = part, now
         return before
 
     def waited(self, seconds: float) -> None:
-        """Of the time that has trained, so much was waiting for data."""
+        """Move ``seconds`` from TRAINED to WAITED: time spent waiting for data."""
         self._seconds[WAITED] += seconds
         self._seconds[TRAINED] -= seconds
 
     def write(self, step: int, *, concluded: bool = False) -> None:
-        """Append a line: what has been spent until now, of which ``step`` is saved, or nearly so.
+        """Append a line with the seconds spent so far; ``step`` has been saved, or is about to be.
 
         Args:
-            step: optimiser steps done in all attempts.
+            step: optimizer steps done in all attempts.
             concluded: whether the attempt has ended, done or stopped.
         """
         self.enter(self._part)
@@ -48,7 +48,7 @@ class Clock:
         self._lines.append(json.dumps(line | ({"concluded": True} if concluded else {})))
 
     def write_start(self, parts: Mapping[str, float]) -> None:
-        """Append a line: the seconds up to the first step, by part."""
+        """Append a line with the seconds up to the first step, by part."""
         seconds = {name: round(value, 3) for name, value in parts.items()}
         self._lines.append(json.dumps({"attempt": self._attempt, START: seconds}))
 
@@ -56,6 +56,6 @@ class Clock:
         """Close the file.
 
         Raises:
-            OSError: if its last lines cannot be written.
+            OSError: if the last lines cannot be written.
         """
         self._lines.close()

@@ -1,4 +1,4 @@
-"""The ranks that a script has joined already, for a group of its own to talk over."""
+"""Create a communicator among ranks that a user script has already joined."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ CPU = torch.device("cpu")
 
 
 def adopt_ranks(environment: Environment, *, timeout: float) -> Communicator:
-    """Return this rank's end of a group of all ranks, apart from the one over which the script trains.
+    """Return a communicator over all ranks, separate from the script's own group.
 
-    It is of Gloo, over which a message does not wait for the GPU. A script that has joined Horovod's world shares that.
+    It uses a Gloo group, in which messages do not wait for the GPU. If the script has joined Horovod's world, the
+    communicator uses that world. If the script has joined no ranks, it is an ``Alone``. All ranks must call this.
 
     Args:
         environment: of this process.
         timeout: seconds that the ranks wait for each other.
 
     Raises:
-        NotJoinedError: if the script has joined no world, and a launcher started more than this process.
-        AloneError: if it has joined a world of this process alone.
-        WorldSizeError: if the world has another size than planned.
+        NotJoinedError: if the script has joined no world, but a launcher started several processes.
+        AloneError: if the script has joined a world of one process, but a launcher started several.
+        WorldSizeError: if the world size differs from the planned one.
     """
     comm: Communicator = Alone(CPU)
     if dist.is_available() and dist.is_initialized():
         group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
         comm = TorchCommunicator(group, CPU, local_rank=environment.local_rank)
     elif under_horovod():
-        from slipway.dist.horovod import HorovodCommunicator  # noqa: PLC0415 -- only where it is installed
+        from slipway.dist.horovod import HorovodCommunicator  # noqa: PLC0415 -- only if it is installed
 
         comm = HorovodCommunicator(lambda _: CPU, owned=False)
     elif siblings := environment.siblings:
@@ -47,13 +48,13 @@ def adopt_ranks(environment: Environment, *, timeout: float) -> Communicator:
 
 
 def require_joined(comm: Communicator) -> None:
-    """Raise a NotJoinedError if the script has joined other ranks since ``comm`` was adopted."""
+    """Raise NotJoinedError if the script has joined other ranks after ``adopt_ranks`` returned ``comm``."""
     if comm.world.size == 1 and (ranks := count_ranks()) > 1:
         raise NotJoinedError(found=f"the process group has {ranks} ranks")
 
 
 def count_ranks() -> int:
-    """Return the size of the world that the script has joined; 1 if it has joined none."""
+    """Return the size of the world that the script has joined, or 1 if it has joined none."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_world_size()
     return sys.modules["horovod.torch"].size() if under_horovod() else 1
@@ -66,9 +67,9 @@ def under_horovod() -> bool:
 
 
 def leave_at_exit() -> None:
-    """Destroy the process group when the script exits, which may not do that itself, if it still is there then.
+    """Register an exit handler that destroys the process group if the script has not done so.
 
-    Without that, gloo ranks of torch 2.13 now and then abort at exit.
+    Without it, Gloo ranks of torch 2.13 occasionally abort at exit.
     """
     atexit.register(_leave)
 
