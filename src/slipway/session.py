@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class Session:
-    """Make a script's training loop stoppable and resumable; see docs/session.md.
+    """Context manager that makes a script's training loop stoppable and resumable; see docs/session.md.
 
     ::
 
