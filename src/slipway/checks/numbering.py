@@ -38,7 +38,7 @@ def warn_of_numbering(batches: FrameType, *, done: int, total: int | None, epoch
             warn(
                 log,
                 "numbered-from-zero",
-                "the epoch continues with batch %d, but %s gives it number %d: use "
+                "the epoch continues with batch %d, which %s numbers %d: use "
                 "enumerate(session.batches(loader), session.batch)",
                 done,
                 type(counter).__name__,
