@@ -76,7 +76,7 @@ class NotGiven:
                 warn(
                     log,
                     "module-not-given",
-                    "a %s module of the script has changed since the loops began and is not saved: pass it, "
+                    "a module of the script, a %s, has changed since the loops began and is not saved: pass it, "
                     'Session(model={"model": model, "other": ...})',
                     type(module).__name__,
                 )
