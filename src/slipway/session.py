@@ -77,7 +77,7 @@ class Session:
         allow_nonfinite: bool = False,
         timeout: float = 1800,
     ) -> None:
-        """Describe the objects to save. The first five arguments take an object, a dictionary by name, or a list.
+        """Specify the objects to save. The first five arguments take an object, a dictionary by name, or a list.
 
         Args:
             model: a module: bare, compiled, or wrapped in DistributedDataParallel or DataParallel. It is saved without
@@ -90,7 +90,7 @@ class Session:
             weights: a .pt, .pth or .safetensors file with the model's initial weights, used only if the run folder
                 holds no run yet. For several models, a dictionary of such files by model name.
             folder: the run folder. Default: RUN_DIR, which job scripts set, or else runs/ and the script's name.
-            seed: the seed of all random numbers. A different seed makes a different run. Default:
+            seed: the seed of all random numbers. A run cannot be resumed with another seed. Default:
                 ``torch.initial_seed()`` of rank 0. The run folder records it, and later attempts use the recorded seed.
                 Later sessions of the same process derive their default from it and the name of their run folder.
             log_interval: steps between two records in metrics.jsonl.
@@ -240,7 +240,7 @@ class Session:
             self._stack.__exit__(kind, error, traceback)
             return
         if is_exit:
-            log.info("sys.exit(0) ended the run, as break ends a loop")
+            log.info("sys.exit(0) ends the run, as break ends a loop")
         with self._stack:
             if not self._loops.have_ended:
                 self._loops.end()

@@ -26,8 +26,8 @@ WITHOUT_TENSORS: Mapping[str, Any] = defaultdict(type(None))
 def require_restorable(header: Header, parts: Mapping[str, Stateful], size: int) -> None:
     """Check that ``size`` ranks can continue from the checkpoint, and warn of state that individual ranks lose.
 
-    Generators of additional ranks are seeded again. Buffers and attributes become those of rank 0. This is not a loss
-    if the next forward pass broadcasts them anyway, and then the function does not warn.
+    Generators of additional ranks get seeds of their own rank. Buffers and attributes become those of rank 0. If the
+    next forward pass broadcasts them anyway, nothing is lost, and the function does not warn.
 
     Raises:
         StateMismatchError: if a rank would continue with a state other than its own.
@@ -66,7 +66,7 @@ def warn_of_world_size(header: Header, size: int) -> None:
         warn(
             log,
             "rank-state-changed",
-            "restored attributes that equal %d, the number of ranks that saved the run, on %d rank(s): %s",
+            "attributes that the run set to %d, the number of ranks that saved it, were restored on %d rank(s): %s",
             *(saved, size, names),
         )
 

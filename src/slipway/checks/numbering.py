@@ -88,6 +88,6 @@ def _next_number(iterator: Any) -> int | None:
         return int(count[1])
     if isinstance(iterator, type(iter(range(0)))):
         parts: Any = iterator.__reduce__()  # iter, (range,), items taken
-        (numbers,), taken = parts[1], parts[2] if len(parts) > 2 else 0  # noqa: PLR2004 -- an exhausted iterator has two parts
+        (numbers,), taken = parts[1], parts[2] if len(parts) > 2 else 0  # noqa: PLR2004 -- no third part counts as 0
         return int(numbers.start + (taken or 0)) if numbers.step == 1 else None
     return None

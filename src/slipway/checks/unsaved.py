@@ -80,7 +80,7 @@ class Seen:
 class UnknownOptimizers:
     """Finds optimizers that step and do not belong to the session, by torch's global step hook.
 
-    An optimizer that is created anew in each body, as in the inner loop of MAML, has no state to save.
+    An optimizer that the script creates in each body, as in the inner loop of MAML, has no state to save.
     """
 
     def __init__(self, given: Mapping[str, Any], counter: StepCounter, gradients: PendingGradients) -> None:

@@ -60,7 +60,7 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
     """
 
     def __init__(self, *, folder: str | os.PathLike[str] | None = None, keep: int = 3, timeout: float = 1800) -> None:
-        """Describe the run folder, which ``Trainer.fit`` opens.
+        """Configure the run folder that ``Trainer.fit`` opens.
 
         Args:
             folder: the run folder. Default: RUN_DIR, which job scripts set, or else runs/ and the script's name.
@@ -149,7 +149,7 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
         self._place = LightningPlace(pl_trainer, pl_module, comm, seed=self._begun["seed"])
 
     def on_sanity_check_end(self, pl_trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """Seed again for the first epoch, because a resumed fit does not run the sanity check."""
+        """Seed again for the first epoch, because a resumed fit does not draw the sanity check's random numbers."""
         if self._place:
             self._place.seed()
 

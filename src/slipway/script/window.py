@@ -1,4 +1,4 @@
-"""Values that a script logs in its steps: summed on their device, and read back at each record."""
+"""Values that a script logs in its steps: collected on their device, and read back at each record."""
 
 from __future__ import annotations
 

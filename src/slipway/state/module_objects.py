@@ -28,7 +28,7 @@ from slipway.rng.seeding import state_digest
 MAX_PARTS = 1000
 """Maximum number of values in one object; a larger object has no digest."""
 MAX_PARTS_OF_ALL = 4000
-"""Maximum number of values in all objects of one save: some milliseconds."""
+"""Maximum number of values in all objects that one ``Look`` digests: some milliseconds."""
 MAX_ITEMS = 64
 """Number of items compared at each end of a container."""
 MAX_BYTES = 1 << 16
