@@ -1,4 +1,4 @@
-"""Objects of a script that a session should have been given: modules that change, schedulers of its optimizers."""
+"""Warnings for objects that a script should pass to its session: changing modules, schedulers of its optimizers."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from slipway.state.wrappers import wrapped_child
 log = logging.getLogger(__name__)
 
 PACKAGES = {"site-packages", "dist-packages"}
-"""Names of the folders of installed packages."""
+"""Folder names of installed packages."""
 Content = dict[Any, str | int | None]
-"""Of a module: what stands for each tensor and attribute, None if nothing does."""
+"""Contents of a module: text or digest for each tensor and attribute, None if it has none."""
 
 
 def objects_of(frame: FrameType | None) -> list[Any]:
-    """Return the objects that can be reached from the variables of ``frame``, and of those that have called it."""
+    """Return the objects that are reachable from the local variables of ``frame`` and its callers."""
     variables: list[Any] = []
     while frame:
         variables += frame.f_locals.values()
@@ -39,10 +39,10 @@ def objects_of(frame: FrameType | None) -> list[Any]:
 
 
 class NotGiven:
-    """What the variables of a script hold, besides the objects of its session, before its loops."""
+    """Tracks objects that the script's variables hold before its loops and that the session does not save."""
 
     def __init__(self, objects: Mapping[str, Mapping[str, Any]]) -> None:
-        """Look for others than ``objects``, those of the session by kind and name."""
+        """Ignore ``objects``, the session's objects by kind and name."""
         self._optimizers = dict(objects["optimizer"])
         given = [each for named in objects.values() for each in named.values()]
         self._schedulers = schedulers_in(objects)
@@ -50,7 +50,7 @@ class NotGiven:
         self._seen: weakref.WeakKeyDictionary[nn.Module, Content] = weakref.WeakKeyDictionary()
 
     def find(self, objects: Iterable[Any]) -> None:
-        """Remember what modules among ``objects`` of the script hold now, and warn of schedulers among them."""
+        """Record the contents of the modules among the script's ``objects``, and warn of schedulers among them."""
         found = [*objects]
         for module in found:
             if isinstance(module, nn.Module) and module not in self._seen and id(module) not in self._known:
@@ -58,25 +58,25 @@ class NotGiven:
         self.find_schedulers(found)
 
     def find_schedulers(self, objects: Iterable[Any]) -> None:
-        """Warn of schedulers of the session's optimizers among ``objects`` of the script."""
+        """Warn of schedulers of the session's optimizers among the script's ``objects``."""
         for name, optimizer in [*self._optimizers.items()]:
             if not hasattr(optimizer, "param_groups") or unscheduled(optimizer, self._schedulers):
-                del self._optimizers[name]  # no scheduler of torch's works on it, or one was named at the opening
+                del self._optimizers[name]  # not a torch optimizer, or state_dict warns of its scheduler
         for found in objects:
             if self._optimizers and not isinstance(found, nn.Module):
-                with contextlib.suppress(Exception):  # of an object of the script that is asked for attributes
+                with contextlib.suppress(Exception):  # raised by attribute access on an object of the script
                     self._warn_of_scheduler(found)
 
     def warn(self) -> None:
-        """Warn once of each module that has changed since then; to be called at a save."""
+        """Warn once of each module that has changed since ``find``; call this at a save."""
         for module, before in [*self._seen.items()]:
             if any(before.get(place, "") not in {None, now} for place, now in self._content(module).items() if now):
                 del self._seen[module]
-                self._known |= _identities(module)  # nor of its parts
+                self._known |= _identities(module)  # do not warn of its parts either
                 warn(
                     log,
                     "module-not-given",
-                    "a module of the script, a %s, has changed since the loops began, and is not saved: give it, "
+                    "a module of the script, a %s, has changed since the loops began and is not saved: pass it, "
                     'Session(model={"model": model, "other": ...})',
                     type(module).__name__,
                 )
@@ -85,11 +85,11 @@ class NotGiven:
         for name, optimizer in [*self._optimizers.items()]:
             if is_missing(found, optimizer, self._schedulers):
                 del self._optimizers[name]
-                text = "a scheduler, a %s, works on %s and was not given to the session"
+                text = "%s, a scheduler of %s, was not passed to the session"
                 warn(log, "scheduler-not-given", text, type(found).__name__, name)
 
     def _content(self, module: nn.Module) -> Content:
-        """Return what its tensors and attributes hold, of large ones a part, without the objects given."""
+        """Return digests of the tensors and attributes of ``module`` that are not known; large ones are sampled."""
         look = Look(lambda: self._known)
         tensors = [tensor for tensor in _tensors(module) if id(tensor) not in self._known]
         attributes = {
@@ -102,11 +102,11 @@ class NotGiven:
 
 
 def _attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield the plain data that the script's code keeps in ``module``; that of other packages may be a cache."""
+    """Yield the plain data that the script's code keeps in ``module``; modules of other packages may hold caches."""
     kind: type = type(module)
     if not wrapped_child(module) and not _is_installed(kind):
         for name, value in vars(module).items():
-            is_long = isinstance(value, CONTAINERS) and len(value) > MAX_ITEMS  # a look at its ends is enough
+            is_long = isinstance(value, CONTAINERS) and len(value) > MAX_ITEMS  # its ends are enough
             if name not in {*OF_TORCH, "training"} and (is_long or is_data(value)):
                 yield name, value
 
@@ -123,10 +123,10 @@ def _modules_in(values: Iterable[Any]) -> Iterator[nn.Module]:
 
 
 def _text(tensor: Tensor) -> str | None:
-    """Return what stands for ``tensor``; None if it shows no numbers, as one on the meta device."""
+    """Return text that represents ``tensor``; None if its data is not readable, for instance on the meta device."""
     try:
         return text_of_numbers(tensor)
-    except Exception:  # noqa: BLE001 -- of whichever kind of tensor the script has
+    except Exception:  # noqa: BLE001 -- the script may use any tensor subclass
         return None
 
 
@@ -135,5 +135,5 @@ def _tensors(module: nn.Module) -> list[Tensor]:
 
 
 def _identities(module: nn.Module) -> set[int]:
-    """Return the ``id`` of its parts and tensors."""
+    """Return the ``id`` of each submodule and tensor of ``module``, and of ``module`` itself."""
     return {*map(id, (*module.modules(), *_tensors(module)))}

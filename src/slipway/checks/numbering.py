@@ -1,4 +1,4 @@
-"""Find an ``enumerate``, or a ``zip`` with numbers, that counts the batches of a resumed pass from 0 again."""
+"""Warning for an ``enumerate``, or a ``zip`` with numbers, that counts a resumed pass's batches from 0 again."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from slipway.base.errors import warn
 log = logging.getLogger(__name__)
 
 DEPTH = 4
-"""Most iterators between a counter and the batches, such as ``map``, ``islice`` or a class with ``__next__``."""
+"""Maximum iterators between a counter and the batches, such as ``map``, ``islice`` or a class with ``__next__``."""
 
 
 def warn_of_numbering(batches: FrameType, *, done: int, total: int | None, epoch: int) -> None:
-    """Warn if something numbers the batches of a resumed pass as if it began now.
+    """Warn if a counter numbers the batches of a resumed pass as if the pass began now.
 
-    To be called while the first batch is asked for. It looks at all objects of the process, which takes some hundredths
-    of a second: only for a pass that is resumed.
+    Call this while the script requests the first batch, and only for a resumed pass: the function examines all objects
+    of the process, which takes some hundredths of a second.
 
     Args:
-        batches: the frame of the generator of the batches, which runs now.
-        done: batches of this pass done, above 0: the number of the next one.
-        total: batches of the whole pass; None if that is not known.
-        epoch: number of the epoch, as some count on over epochs.
+        batches: the frame of the running generator of batches.
+        done: batches of this pass done, above 0; also the number of the next batch.
+        total: batches of the whole pass; None if unknown.
+        epoch: number of the epoch, because some scripts count across epochs.
     """
     running = _generators_from(batches)
     epoch_begin = None if total is None else epoch * total
@@ -38,7 +38,7 @@ def warn_of_numbering(batches: FrameType, *, done: int, total: int | None, epoch
             warn(
                 log,
                 "numbered-from-zero",
-                "the epoch continues with batch %d, which %s numbers %d: write "
+                "the epoch continues with batch %d, which %s numbers %d: use "
                 "enumerate(session.batches(loader), session.batch)",
                 done,
                 type(counter).__name__,
@@ -48,7 +48,7 @@ def warn_of_numbering(batches: FrameType, *, done: int, total: int | None, epoch
 
 
 def _generators_from(frame: FrameType | None) -> list[FrameType]:
-    """Return ``frame`` and the generators that wait for it, such as that of a progress bar."""
+    """Return ``frame`` and the frames of generators that wait for it, such as a progress bar's."""
     found = []
     while frame and frame.f_code.co_flags & inspect.CO_GENERATOR:
         found.append(frame)
@@ -57,7 +57,7 @@ def _generators_from(frame: FrameType | None) -> list[FrameType]:
 
 
 def _number(counter: enumerate[Any] | zip[Any], running: list[FrameType]) -> int | None:
-    """Return the number that ``counter`` gives to the next batch; None if it counts something else."""
+    """Return the number that ``counter`` assigns to the next batch; None if it counts other items."""
     inner: Any = counter.__reduce__()[1]
     if isinstance(counter, enumerate):
         iterator, number = inner
@@ -71,7 +71,7 @@ def _number(counter: enumerate[Any] | zip[Any], running: list[FrameType]) -> int
 
 
 def _leads_to(iterator: Any, running: list[FrameType]) -> bool:
-    """Return whether ``iterator`` gets its items from one of the generators that run now."""
+    """Return whether ``iterator`` takes its items from one of the ``running`` generators."""
     layer = [iterator]
     for _ in range(DEPTH):
         for each in layer:
@@ -83,11 +83,11 @@ def _leads_to(iterator: Any, running: list[FrameType]) -> bool:
 
 
 def _next_number(iterator: Any) -> int | None:
-    """Return the next number of an iterator over a range or of ``itertools.count`` by steps of 1; None of others."""
+    """Return the next number of ``itertools.count`` or a range iterator with step 1; None for other iterators."""
     if isinstance(iterator, itertools.count) and (count := re.fullmatch(r"count\((-?\d+)\)", repr(iterator))):
         return int(count[1])
     if isinstance(iterator, type(iter(range(0)))):
         parts: Any = iterator.__reduce__()  # iter, (range,), items taken
-        (numbers,), taken = parts[1], parts[2] if len(parts) > 2 else 0  # noqa: PLR2004 -- none left
+        (numbers,), taken = parts[1], parts[2] if len(parts) > 2 else 0  # noqa: PLR2004 -- no third part counts as 0
         return int(numbers.start + (taken or 0)) if numbers.step == 1 else None
     return None

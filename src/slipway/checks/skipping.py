@@ -1,4 +1,4 @@
-"""GradScaler: steps that it skips, and fused optimizers of torch that compute wrong weights after one."""
+"""GradScaler: detection of skipped steps, and a warning for fused optimizers that then compute wrong weights."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ log = logging.getLogger(__name__)
 
 
 def warn_of_skipping(optimizers: Mapping[str, Any], scalers: Iterable[Any]) -> None:
-    """Warn of each optimiser, by its name, that must not be used with one of ``scalers`` as it is now.
+    """Warn of each optimizer that is unsafe with a GradScaler in its current configuration.
 
     Args:
-        optimizers: of torch, or with the methods of one; also in Accelerate's wrapper.
-        scalers: of the loss; objects of other types are ignored.
+        optimizers: by name, optimizers of torch or with the same methods, possibly in Accelerate's wrapper.
+        scalers: GradScalers; objects of other types are ignored.
     """
     if not any(isinstance(scaler, GradScaler) and scaler.is_enabled() for scaler in scalers):
         return
@@ -28,48 +28,48 @@ def warn_of_skipping(optimizers: Mapping[str, Any], scalers: Iterable[Any]) -> N
             warn(
                 log,
                 "unsafe-fused-optimizer",
-                "%s: under GradScaler %s; build it with foreach=True or fused=False",
+                "%s: with GradScaler, %s; construct it with foreach=True or fused=False",
                 name,
                 fault,
             )
 
 
 def _fault(optimizer: Any) -> str:
-    """Return what goes wrong if the next step of ``optimizer`` is skipped; "" if nothing does.
+    """Return the fault that occurs if the next step of ``optimizer`` is skipped, as text; "" if none does.
 
-    GradScaler leaves the skipping to fused optimisers. tests/fused_steps.py has what each of them does with it.
+    GradScaler leaves the skipping to fused optimizers. tests/fused_steps.py shows the behavior of each of them.
     """
     if not getattr(optimizer, "_step_supports_amp_scaling", False):
         return ""
     groups = optimizer.param_groups
     if len({parameter.device for group in groups for parameter in group["params"]}) > 1:
-        return "a fused optimiser takes a step in which gradients on two devices overflow"
+        return "a fused optimizer takes a step even if gradients on two devices overflow"
     trained = [(group, parameter) for group in groups for parameter in group["params"] if parameter.requires_grad]
     if isinstance(optimizer, SGD) and any(group["momentum"] and not optimizer.state.get(p) for group, p in trained):
-        return "a fused SGD continues with momentum that was never written if its first step is skipped"
+        return "a fused SGD continues with uninitialized momentum if its first step is skipped"
     return ""
 
 
 SMALLEST_SCALE = 2.0**-14
-"""Smallest number that float16 holds in full. A scaler below it has skipped step after step, and skips for ever."""
+"""Smallest normal number of float16. A scaler below it has skipped many consecutive steps and will skip all others."""
 
 
 class Scalers:
-    """The scalers of a script, seen once in a while."""
+    """Detects steps that a script's GradScalers have skipped, by periodic reads of their state."""
 
     def __init__(self, scalers: Iterable[Any]) -> None:
-        """Look at ``scalers`` for the first time; those that are not enabled, or of another type, skip nothing."""
+        """Read the state of ``scalers``, ignoring disabled ones and objects of other types, which skip no steps."""
         self._scalers = [each for each in scalers if isinstance(each, GradScaler) and each.is_enabled()]
         self._seen = self._look()
 
     def __bool__(self) -> bool:
-        """Return whether there is one."""
+        """Return whether an enabled GradScaler exists."""
         return bool(self._scalers)
 
     def have_skipped(self) -> bool:
-        """Return whether one has skipped steps since the last call, and may take the next one; waits for the GPU.
+        """Return whether a scaler has skipped steps since the last call and may still recover; waits for the GPU.
 
-        A skipped step lowers the scale, and lets its growth begin anew.
+        A skipped step lowers the scale and resets its growth counter.
         """
         before, self._seen = self._seen, self._look()
         return any(
@@ -78,6 +78,6 @@ class Scalers:
         )
 
     def _look(self) -> list[tuple[float, int]]:
-        """Return of each scaler the scale, and the steps since that changed."""
+        """Return, for each scaler, the scale and the number of steps since it last changed."""
         states = [scaler.state_dict() for scaler in self._scalers]
         return [(state["scale"], state["_growth_tracker"]) for state in states]

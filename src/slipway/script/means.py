@@ -1,4 +1,4 @@
-"""Means over a pass of ``session.batches``: over all of its batches and ranks, in however many attempts."""
+"""Means over a pass of ``session.batches``: over its batches of all ranks, in all attempts."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from slipway.script.arguments import as_number
 from slipway.script.window import Sum
 
 Part = dict[str, list[float]]
-"""What one rank has added in one pass: by name, the sum of weight times value, and the sum of weights."""
+"""Sums of one rank in one pass: by name, the sum of weight times value, and the sum of weights."""
 
 
 class Means:
     """The means of the passes of an epoch.
 
-    The sums of each rank are kept apart, and added up in the order of the ranks. So a mean is the same to the last bit
-    wherever a run was stopped.
+    Each rank keeps its own sums, and the mean adds them in rank order. A mean is therefore bitwise identical wherever
+    the run was stopped.
     """
 
     def __init__(self, rank: int, size: int) -> None:
-        """Begin without values, for one rank of ``size``."""
+        """Start without values, for rank ``rank`` of ``size``."""
         self._rank, self._size = rank, size
         self._saved: dict[int, list[Part]] = {}
-        """By the number of a pass, the part of each rank as it was saved."""
+        """By pass number, the saved parts of all ranks."""
         self._ended: dict[int, list[Part]] = {}
-        """The same of the passes of this epoch that have ended."""
+        """By pass number, the parts of all ranks, for ended passes of this epoch."""
         self._number = 0
         self._own: dict[str, tuple[Sum, Sum]] | None = None
-        """What this rank has added in the pass under way; None between two passes."""
+        """This rank's sums in the current pass; None between two passes."""
 
     def resume(self, saved: Mapping[str, list[Part]], *, under_way: int | None) -> None:
-        """Go on from what ``facts`` returned.
+        """Continue from a saved result of ``facts``.
 
         Args:
-            saved: that.
+            saved: the result of ``facts``.
             under_way: number of the pass in which the run was saved; None between two epochs.
         """
         self._saved = {int(number): parts for number, parts in saved.items()}
         self._ended = {n: parts for n, parts in self._saved.items() if under_way is None or n < under_way}
 
     def facts(self, parts: Sequence[Part]) -> dict[str, list[Part]]:
-        """Return what ``resume`` takes; ``parts`` are those of all ranks in the pass under way."""
+        """Return the argument for ``resume``; ``parts`` are those of all ranks in the current pass."""
         found = dict(self._ended)
         if self._own is not None:
             found[self._number] = list(parts)
@@ -54,9 +54,9 @@ class Means:
         self._ended = {}
 
     def begin(self, number: int, *, resumed: bool) -> None:
-        """Begin a pass, or continue it if it is ``resumed``, with what this rank had added then.
+        """Begin a pass; if it is ``resumed``, continue with this rank's saved sums.
 
-        Where the number of ranks has changed, each part goes to one of them.
+        If the number of ranks has changed, each saved part goes to one of the new ranks.
         """
         parts = self._saved.pop(number, []) if resumed else []
         self._number, self._own = number, {}
@@ -66,16 +66,16 @@ class Means:
                     total.add(more)
 
     def add(self, name: str, value: Any, weight: Any) -> None:
-        """Add a value of this rank; nothing waits for a GPU.
+        """Add a value of this rank without waiting for a GPU.
 
         Raises:
-            SessionError: if one is not a number, the weight is below 0, or no pass is under way.
+            SessionError: if the value or weight is not a number, the weight is below 0, or no pass is running.
         """
         if self._own is None:
             raise SessionError(
                 "mean-outside-batches",
-                f"mean({name!r}, ...) adds to the mean of a loop over session.batches, and stands outside of one: "
-                "values from elsewhere would be added twice where a run is resumed.",
+                f"mean({name!r}, ...) was called outside a loop over session.batches. It works only within one: a "
+                "resumed run would add other values twice.",
             )
         number, factor = as_number("mean", name, value), as_number("mean", "weight", weight)
         if isinstance(factor, float) and not factor >= 0:
@@ -85,20 +85,20 @@ class Means:
         weights.add(factor)
 
     def part(self) -> Part:
-        """Return what this rank has added in the pass under way; waits for the GPU."""
+        """Return this rank's sums in the current pass; waits for the GPU."""
         return {name: [float(total), float(weights)] for name, (total, weights) in (self._own or {}).items()}
 
     def end(self, parts: list[Part]) -> None:
-        """End the pass, in which the ranks have added ``parts``."""
+        """End the pass; ``parts`` are the sums of all ranks in it."""
         self._ended[self._number], self._own = parts, None
 
     def read(self, name: str) -> float:
         """Return the mean of the last pass of this epoch that has values of ``name``.
 
-        In a pass that is under way that is the mean of this rank so far.
+        Within a pass, this is the mean of this rank so far.
 
         Raises:
-            SessionError: if there is none.
+            SessionError: if no pass of this epoch has values of ``name``.
         """
         if self._own and name in self._own:
             return _mean([{name: [float(each) for each in self._own[name]]}], name)
@@ -106,7 +106,7 @@ class Means:
             if any(name in part for part in parts):
                 return _mean(parts, name)
         raise SessionError(
-            "unknown-metric", f"mean({name!r}) has no value in this epoch: add them by mean({name!r}, value)."
+            "unknown-metric", f"mean({name!r}) has no value in this epoch: add values with mean({name!r}, value)."
         )
 
     def _sums_of(self, name: str) -> tuple[Sum, Sum]:

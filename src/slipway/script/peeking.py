@@ -1,4 +1,4 @@
-"""``slipway.peek``: where a run stands, before its session opens."""
+"""``slipway.peek``: the position of a run, read before its session opens."""
 
 from __future__ import annotations
 
@@ -16,45 +16,46 @@ from slipway.script.opening import folder_of_script
 
 
 class Peek(NamedTuple):
-    """Where a run stands."""
+    """Position of a run."""
 
     epoch: int
-    """The epoch in which it continues, from 0."""
+    """The epoch in which the run continues, counted from 0."""
     step: int
-    """Optimiser steps done."""
+    """Optimizer steps done."""
     is_within: bool = False
-    """Whether it was saved within that epoch, some of whose code has run."""
+    """Whether the run was saved within that epoch, so that code at its beginning has already run."""
 
     def has_begun(self, epoch: int) -> bool:
-        """Return whether the run has begun ``epoch``, counted from 0: code at its beginning has run before."""
+        """Return whether the run has begun ``epoch``, counted from 0, so that code at its beginning has run."""
         return epoch < self.epoch or (epoch == self.epoch and self.is_within)
 
 
 _found: dict[str, Peek] = {}
-"""What ``peek`` has returned in this process, by folder, until a session has resumed there."""
+"""Results of ``peek`` in this process, by folder; a session that resumes in a folder removes its entry."""
 
 
 def peek(folder: str | os.PathLike[str] | None = None) -> Peek | None:
-    """Return where the run in ``folder`` stands, for what must be known before a session opens.
+    """Return the position of the run in ``folder``, for scripts that need it before a session opens.
 
     ::
 
         found = slipway.peek()
-        if found and found.has_begun(5):  # then the loop has added it before
+        if found and found.has_begun(5):  # the loop has already added the group
             optimizer.add_param_group({"params": model.head.parameters()})
 
-    Each rank may call it by itself, before the ranks have joined. It reads the manifest of the newest checkpoint, no
-    tensors: if these are damaged, the session resumes from an older checkpoint, and is refused, once.
+    Each rank may call it independently, before the ranks have joined the process group. It reads the newest
+    checkpoint's manifest and no tensors. If the tensors are damaged, the session falls back to an older checkpoint and
+    therefore raises an error; start the script again, and ``peek`` returns the older position.
 
     Args:
-        folder: the run folder, by default that of ``Session``: RUN_DIR, or else runs/ and the script's name.
+        folder: the run folder. Default: that of ``Session``, RUN_DIR, or else runs/ and the script's name.
 
     Returns:
-        Peek | None: ``epoch``, ``step``, ``is_within`` and ``has_begun``; None where nothing is saved.
+        Peek | None: ``epoch``, ``step``, ``is_within`` and ``has_begun``; None if the folder holds no checkpoint.
 
     Raises:
-        AllDamagedError: if there are checkpoints, and no manifest is valid.
-        CannotReadError: if the folder of the checkpoints, or a manifest, cannot be read.
+        AllDamagedError: if checkpoints exist, and none has a valid manifest.
+        CannotReadError: if the checkpoint folder or a manifest cannot be read.
     """
     path = folder_of_script(folder)
     header = CheckpointStore(path / CHECKPOINTS, keep=1).newest_header()
@@ -68,10 +69,10 @@ def peek(folder: str | os.PathLike[str] | None = None) -> Peek | None:
 
 
 def require_as_peeked(folder: Path, position: Position, comm: Communicator) -> None:
-    """Make sure that the run in ``folder`` resumes where ``peek`` has said; all ranks must call this.
+    """Check that the run in ``folder`` resumes at the position that ``peek`` returned; all ranks must call this.
 
     Raises:
-        SessionError: on every rank, if ``position`` is another place than ``peek`` has returned on any of them.
+        SessionError: on every rank, if ``peek`` has returned another position than ``position`` on one of them.
     """
     key = os.path.realpath(folder)
     own = [_found[key]] if key in _found else []
@@ -81,8 +82,8 @@ def require_as_peeked(folder: Path, position: Position, comm: Communicator) -> N
         epoch, step = min(differing)
         error = SessionError(
             "peeked-elsewhere",
-            f"slipway.peek returned epoch {epoch} and step {step} for {folder}, and the newest valid checkpoint is of "
-            f"epoch {position.epoch} and step {position.step}. Start the script again: peek then returns that.",
+            f"slipway.peek returned epoch {epoch}, step {step} for {folder}, but the newest valid checkpoint is at "
+            f"epoch {position.epoch}, step {position.step}. Start the script again: peek then returns this position.",
         )
         error.raised_on_all_ranks = error.retryable = True
         raise error

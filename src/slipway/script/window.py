@@ -1,4 +1,4 @@
-"""Numbers that a script logs in its steps: added up where they are, and read back once in a while."""
+"""Values that a script logs in its steps: collected on their device, and read back at each record."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from slipway.base.errors import SessionError
 from slipway.script.arguments import as_number
 
 Number = float | Tensor
-"""A float, or a tensor of one element without shape, which is not on the CPU."""
+"""A float, or a zero-dimensional tensor that is not on the CPU."""
 
 
 class Sum:
-    """A sum of numbers, taken in their order; nothing waits for a GPU."""
+    """A running sum in float64, added in order without waiting for a GPU."""
 
     def __init__(self, total: float = 0.0) -> None:
         """Begin with ``total``."""
@@ -28,7 +28,7 @@ class Sum:
         if isinstance(factor, Tensor):
             value, factor = factor.double() * value, 1.0
         if isinstance(value, Tensor) and not isinstance(self._total, Tensor):
-            with torch.inference_mode(False):  # else it could not be added to outside of that mode
+            with torch.inference_mode(False):  # an inference tensor could not be updated outside inference mode
                 self._total = torch.full((), self._total, dtype=torch.float64, device=value.device)
         if isinstance(self._total, Tensor):
             if isinstance(value, Tensor):
@@ -44,24 +44,24 @@ class Sum:
 
 
 Sums = dict[str, list[float]]
-"""By name: the sum of the finite values that were logged, their number, and how many were inf or nan."""
+"""By name: the sum of the finite logged values, their count, and the count of inf and nan values."""
 RESERVED = {"kind", "step", "epoch", "elapsed", "lr", "steps_per_second"}
-"""What a record of metrics.jsonl says by itself."""
+"""Names that each record of metrics.jsonl already contains."""
 DIGITS = 7
-"""Significant digits of a mean: those of float32, in which losses are computed."""
+"""Significant digits of a recorded mean: those of float32, the usual dtype of losses."""
 
 
 class Window:
-    """What has been logged since the last record.
+    """Values logged since the last record.
 
-    The sums of each rank are kept apart, and added up in the order of the ranks where they are recorded: so a record is
-    the same to the last bit wherever a run was saved or stopped.
+    Each rank keeps its own sums, and the record adds them in rank order. A record is therefore bitwise identical
+    wherever the run was saved or stopped.
     """
 
     def __init__(self, rank: int, size: int, carried: Sequence[Sums] = ()) -> None:
-        """Begin with the ``parts`` of all ranks that a checkpoint carried over, for one rank of ``size``.
+        """Start with the ``parts`` of all ranks from a checkpoint, for rank ``rank`` of ``size``.
 
-        Where the number of ranks has changed, each part goes to one of them.
+        If the number of ranks has changed, each part goes to one of the new ranks.
         """
         self._own: dict[str, Logged] = {}
         for part in carried[rank::size]:
@@ -69,10 +69,10 @@ class Window:
                 self._own.setdefault(name, Logged()).add_sums(sums)
         self._nonfinite = self._count_nonfinite(self.part())
         self.parts: list[Sums] = []
-        """What each rank has logged since the last record, as of their last exchange."""
+        """Sums of each rank since the last record, as of the last exchange between ranks."""
 
     def log(self, values: Mapping[str, Any]) -> None:
-        """Add this rank's ``values``: numbers, or tensors of one element on any device; nothing waits for a GPU."""
+        """Add this rank's ``values``, numbers or tensors of one element on any device, without waiting for a GPU."""
         for name, value in values.items():
             number = as_number("log", name, value)
             own = self._own.get(name)
@@ -82,17 +82,17 @@ class Window:
             own.add(number)
 
     def part(self) -> Sums:
-        """Return what this rank has logged since the last record."""
+        """Return this rank's sums since the last record; waits for the device."""
         return {name: own.sums() for name, own in self._own.items()}
 
     def became_nonfinite(self, part: Sums) -> list[str]:
-        """Return the names of which ``part`` has values of inf or nan that the last call did not see."""
+        """Return the names with more inf or nan values in ``part`` than at the last call."""
         before, self._nonfinite = self._nonfinite, self._count_nonfinite(part)
         return [name for name, count in self._nonfinite.items() if count > before.get(name, 0)]
 
     @property
     def means(self) -> dict[str, float]:
-        """The means of the finite values over ranks and steps, and under NAME_nonfinite the number of the others."""
+        """Means of the finite values over ranks and steps, and the count of other values as NAME_nonfinite."""
         means: dict[str, float] = {}
         for name in dict.fromkeys(name for part in self.parts for name in part):
             total, count, nonfinite = map(sum, zip(*(part[name] for part in self.parts if name in part), strict=True))
@@ -103,7 +103,7 @@ class Window:
         return means
 
     def clear(self) -> None:
-        """Begin the next record."""
+        """Drop all sums, to start the next record."""
         self._own, self._nonfinite, self.parts = {}, {}, []
 
     def _count_nonfinite(self, part: Sums) -> dict[str, float]:
@@ -111,19 +111,22 @@ class Window:
 
 
 class Logged:
-    """The values of one name on this rank. On a GPU each is copied into one tensor, as their sum may not be finite."""
+    """Values of one name on this rank.
+
+    Values on a GPU are collected in a tensor and not summed there, because inf and nan values must be excluded.
+    """
 
     FIRST = 64
-    """Values for which that tensor has room at first."""
+    """Initial capacity of that tensor."""
 
     def __init__(self) -> None:
-        """Begin with no value."""
+        """Start without values."""
         self._sums: list[float] = [0.0, 0, 0]
         self._values: Tensor | None = None
         self._used = 0
 
     def add(self, value: Number) -> None:
-        """Add a value; nothing waits for a GPU."""
+        """Add a value without waiting for a GPU."""
         if isinstance(value, Tensor):
             self._keep(value)
         elif math.isfinite(value):
@@ -133,7 +136,7 @@ class Logged:
             self._sums[2] += 1
 
     def sums(self) -> list[float]:
-        """Return the sum of the finite values, their number, and that of the others; waits for the device."""
+        """Return the sum and count of the finite values, and the count of the others; waits for the device."""
         if self._values is not None:
             for value in self._values[: self._used].tolist():
                 self.add(value)
@@ -141,12 +144,12 @@ class Logged:
         return list(self._sums)
 
     def add_sums(self, sums: Sequence[float]) -> None:
-        """Add what ``sums`` returned."""
+        """Add a result of ``sums``."""
         self._sums = [own + more for own, more in zip(self._sums, sums, strict=True)]
 
     def _keep(self, value: Tensor) -> None:
         if self._values is None or self._used == len(self._values):
-            with torch.inference_mode(False):  # else nothing could be written into it outside of that mode
+            with torch.inference_mode(False):  # an inference tensor could not be written outside inference mode
                 room = torch.empty(self._used or self.FIRST, dtype=torch.float64, device=value.device)
                 self._values = room if self._values is None else torch.cat([self._values, room.to(self._values.device)])
         self._values[self._used].copy_(value, non_blocking=True)
@@ -154,6 +157,6 @@ class Logged:
 
 
 def require_free_names(names: Iterable[str]) -> None:
-    """Raise a SessionError if a name belongs to what each record says by itself."""
+    """Raise a SessionError if one of ``names`` is reserved for the record itself."""
     if taken := RESERVED.intersection(names):
-        raise SessionError("bad-name", f"{', '.join(sorted(taken))} is in each record by itself: give it another name.")
+        raise SessionError("bad-name", f"{', '.join(sorted(taken))}: reserved by the record itself; use another name.")
