@@ -218,16 +218,16 @@ check_backend ddp                 # what BACKEND can be in this script
 check_inputs                      # -> image, venv, data; nothing has been written before
 find_allocation                   # -> cpus, ranks_per_node ... of a node
 open_run_folder                   # -> RUN_DIR, attempt; makes RUN_DIR/logs/ATTEMPT
-ask_for_nodes                     # -> nodes, head_node, world_size: those that Dask has got
+request_nodes                     # -> nodes, head_node, world_size: those that Dask has got
 make_scratch                      # -> scratch: a new private folder on each local disk
 stage_to_local_disk               # -> image, data: copies there, with SLIPWAY_STAGE=1 only
 build_local_venv                  # -> venv: made on each local disk, with SLIPWAY_VENV=local only
 use_container --nv                # -> container: what stands before each command
-set_rank_environment              # exports threads, cache folders and the plan to the ranks
+export_rank_environment           # exports threads, cache folders and the plan to the ranks
 choose_program "$@"               # -> program: the trainer, or your script
 choose_rendezvous                 # exports where the ranks meet: MASTER_ADDR, MASTER_PORT
 preflight                         # a short step on every node that finds what is wrong
-keep_script "$@"                  # writes RUN_DIR/job.sh, which continues the run
+save_job_script "$@"              # writes RUN_DIR/job.sh, which continues the run
 
 # BACKEND=ddp, outermost first: on each node the container, torchrun for its ranks, the program.
 launch_ddp() {

@@ -169,11 +169,11 @@ stage_to_local_disk               # -> image, data: copies there, with SLIPWAY_S
 build_local_venv                  # -> venv: made on each local disk, with SLIPWAY_VENV=local only
 use_container --nv                # -> container: what stands before each command
 count_ranks                       # -> ranks_per_node, world_size: one a GPU, or two on the CPU
-set_rank_environment              # exports threads, cache folders and the plan to the ranks
+export_rank_environment           # exports threads, cache folders and the plan to the ranks
 choose_program "$@"               # -> program: the trainer, or your script
 choose_rendezvous                 # exports where the ranks meet: MASTER_ADDR, MASTER_PORT
 preflight                         # a short step on every node that finds what is wrong
-keep_script "$@"                  # writes RUN_DIR/job.sh, which continues the run
+save_job_script "$@"              # writes RUN_DIR/job.sh, which continues the run
 
 # BACKEND=ddp, outermost first: on each node the container, torchrun for its ranks, the program.
 launch_ddp() {

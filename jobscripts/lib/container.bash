@@ -30,25 +30,25 @@ make_scratch() {
     scratch=$SLIPWAY_LOCAL_DISK/slipway-$scratch_id.$(random_name)
     mount_point='' scratch_record=''
     [ "$data_kind" != squashfs ] || mount_point=$scratch/mounted
-    trap end_job EXIT
+    trap clean_up_job EXIT
     [ -z "${log_dir:-}" ] || record_scratch
     make_folder_on_each_node "$scratch" ${mount_point:+"$mount_point"} ||
         die cannot-write "no folder could be made in $SLIPWAY_LOCAL_DISK of every node$step_failure"
-    watch_scratch
+    start_scratch_watch
 }
 
-# watch_scratch: where a scheduler lets a job that it ends remove nothing on its other nodes.
-watch_scratch() {
+# start_scratch_watch: where a scheduler lets a job that it ends remove nothing on its other nodes.
+start_scratch_watch() {
     :
 }
 
-# scratch_is_watched: whether that runs.
-scratch_is_watched() {
+# scratch_watch_runs: whether that runs.
+scratch_watch_runs() {
     return 1
 }
 
-# end_scratch_watch: what that has started.
-end_scratch_watch() {
+# stop_scratch_watch: what that has started.
+stop_scratch_watch() {
     :
 }
 
@@ -88,7 +88,7 @@ remove_old_scratch() {
         number=${folder%/}
         read -r path <"$folder/scratch" || :
         [[ $path =~ /slipway-[^/]+\.[0-9a-f]{16}$ ]] && [ "$path" != "$scratch" ] || continue
-        ! attempt_is_over "${number##*/}" || old+=("$path")
+        ! attempt_has_ended "${number##*/}" || old+=("$path")
     done
     [ ${#old[@]} -eq 0 ] ||
         remove_on_each_node 60 "${old[@]}" ||
@@ -108,8 +108,8 @@ random_name() {
 }
 
 # remove_scratch: on every node, and on this one the attempt's containers. Where that fails, on this
-# one at least, and on the others what watch_scratch has started may do it, unless the allocation
-# outlives this script: nothing may. Neither exit code nor requeue change.
+# one at least, and on the others what start_scratch_watch has started may do it, unless the
+# allocation outlives this script: nothing may. Neither exit code nor requeue change.
 remove_scratch() {
     local path=${scratch:-}
     [ -n "$path" ] || return 0
@@ -118,12 +118,12 @@ remove_scratch() {
     [ -z "${scratch_record:-}" ] || echo "job $job_id has ended" >>"$scratch_record" || :
     if remove_on_each_node "${cleanup_seconds:-20}" "$path" 2>/dev/null; then
         rm -f -- ${scratch_record:+"$scratch_record"} # nothing for a later attempt to look after
-        end_scratch_watch
+        stop_scratch_watch
         return 0
     fi
-    [ -z "${interactive:-}" ] || end_scratch_watch
+    [ -z "${interactive:-}" ] || stop_scratch_watch
     timeout 20 sh "$lib/remove_folders.sh" "$path" &&
-        { [ "$nnodes" = 1 ] || scratch_is_watched; } ||
+        { [ "$nnodes" = 1 ] || scratch_watch_runs; } ||
         warn scratch-left "$path stays on each node where it could not be removed"
 }
 
@@ -199,7 +199,7 @@ stage_to_local_disk() {
     fi
     [ ${#steps[@]} -gt 0 ] || return 0
     cleanup_seconds=${cleanup_seconds:-60} # many files
-    note "copying image and data to $scratch on every node (SLIPWAY_STAGE=1)"
+    log "copying image and data to $scratch on every node (SLIPWAY_STAGE=1)"
     step_on_each_node 3600 bash "$lib/stage.bash" "$scratch" "${steps[@]}" ||
         die staging-failed "image or data could not be copied to every node$step_failure"
 }

@@ -9,7 +9,7 @@ LAUNCH_REFUSALS+=(
     '^(Open RTE|PRTE) was unable to open the hostfile'
 )
 
-# use_mpirun OPTION...: options are what mpirun needs here besides, such as a hostfile. Sets mpirun,
+# set_mpirun OPTION...: options are what mpirun needs here besides, such as a hostfile. Sets mpirun,
 # all words up to the mapping; call it once the environment is complete, as mpirun hands no variable
 # over that is not named.
 #
@@ -17,32 +17,32 @@ LAUNCH_REFUSALS+=(
 # each process to one core, with all of its threads. It passes SIGTERM on, and gives ranks one
 # second to save (version 5: none), so that is raised, and the signal blocked for version 5: the
 # ranks get it from the scheduler.
-use_mpirun() {
+set_mpirun() {
     local path name
     path=$(type -P mpirun) || die no-mpi "no mpirun on $HOSTNAME: load its module"
     refuse_root
-    export_variables OMPI_MCA_odls_base_sigkill_timeout=15
+    export_to_ranks OMPI_MCA_odls_base_sigkill_timeout=15
     mpirun=()
     if env --block-signal=TERM true 2>/dev/null; then
-        export_variables PRTE_MCA_prte_launch_agent='env --block-signal=TERM prted'
+        export_to_ranks PRTE_MCA_prte_launch_agent='env --block-signal=TERM prted'
         mpirun=(env --block-signal=TERM)
     fi
     mpirun+=("$path" --bind-to none "$@")
     case " ${gpu_options[*]-} " in # for the srun that it starts under Slurm
         *" --gres=none "*)
-            export_variables SLURM_GPUS_PER_NODE=0
+            export_to_ranks SLURM_GPUS_PER_NODE=0
             ;;
         *" --gres="*)
-            export_variables SLURM_GPUS_PER_NODE="$gpus_per_node"
+            export_to_ranks SLURM_GPUS_PER_NODE="$gpus_per_node"
             ;;
     esac
-    [ "$nnodes" = ${#allocation[@]} ] || leave_nodes_out
+    [ "$nnodes" = ${#allocation[@]} ] || exclude_nodes
     while IFS= read -r name; do
         case $name in
             SLURM_* | *%*) ;; # what Slurm says of one process; functions of the shell
             *) mpirun+=(-x "$name") ;;
         esac
-    done < <(keep_to_this_node && compgen -e)
+    done < <(unset_local_variables && compgen -e)
 }
 
 # refuse_root: fails where mpirun does not run for this user.
@@ -54,9 +54,9 @@ refuse_root() {
             "OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
 }
 
-# leave_nodes_out: let mpirun know of the nodes in `nodes` alone. It starts a process of its own on
+# exclude_nodes: let mpirun know of the nodes in `nodes` alone. It starts a process of its own on
 # each node that it knows of, whatever --host says, and fails where one is dead. Sets mpirun.
-leave_nodes_out() {
+exclude_nodes() {
     local number words=() list
     list=$(join_by , "${nodes[@]/%/:$ranks_per_node}")
     for number in "${!mpirun[@]}"; do
@@ -64,18 +64,18 @@ leave_nodes_out() {
             words+=("${mpirun[number]}")
     done
     mpirun=("${words[@]}" --host "$list")
-    [ -z "${SLURM_JOB_ID:-}" ] || export_variables \
+    [ -z "${SLURM_JOB_ID:-}" ] || export_to_ranks \
         SLURM_JOB_NODELIST="$(join_by , "${nodes[@]}")" \
         SLURM_NODELIST="$(join_by , "${nodes[@]}")" \
         SLURM_NNODES="$nnodes" SLURM_JOB_NUM_NODES="$nnodes" \
         SLURM_TASKS_PER_NODE="$ranks_per_node(x$nnodes)"
 }
 
-# end_old_ranks: on healthy_nodes. Where mpirun was killed, its daemons end, and send SIGTERM to
-# what they have started, but not all of that ends. Ranks have 15 s to save.
-end_old_ranks() {
-    ! crashed || wait_for_verdict 15
-    end_ranks "$job_id.$run_mark.*" # of all attempts: a node may answer again that was left out
+# terminate_leftover_ranks: on healthy_nodes. Where mpirun was killed, its daemons end, and send
+# SIGTERM to what they have started, but not all of that ends. Ranks have 15 s to save.
+terminate_leftover_ranks() {
+    ! launch_crashed || wait_for_verdict 15
+    terminate_ranks "$job_id.$run_mark.*" # all attempts: an excluded node may be back
 }
 
 # mpirun_node NUMBER SECONDS COMMAND...: on the node of that number, for at most so long, which only
@@ -84,7 +84,7 @@ mpirun_node() {
     local limit=$2 mpirun gpu_options=("${HELPER_OPTIONS[@]}")
     nodes=("${nodes[$1]}") nnodes=1
     shift 2
-    use_mpirun "${mpirun_options[@]}"
+    set_mpirun "${mpirun_options[@]}"
     exec timeout --kill-after=5 "$limit" "${mpirun[@]}" -n 1 "$@"
 }
 
@@ -92,6 +92,6 @@ mpirun_node() {
 mpirun_each_node() {
     local limit=$1 mpirun
     shift
-    use_mpirun "${mpirun_options[@]}"
+    set_mpirun "${mpirun_options[@]}"
     exec timeout --kill-after=5 "$limit" "${mpirun[@]}" --map-by ppr:1:node:OVERSUBSCRIBE "$@"
 }

@@ -228,7 +228,7 @@ class Run:
 
     def _without_status(self, number: int, code: str) -> Progress:
         """Return the same of a script of its own, or before training begins: what the job script knows of it."""
-        own = re.search(r"(?m)^keep SLIPWAY_SCRIPT (?!''$)", self._text(self.path / contract.JOB_SCRIPT))
+        own = re.search(r"(?m)^restore_setting SLIPWAY_SCRIPT (?!''$)", self._text(self.path / contract.JOB_SCRIPT))
         what = f"attempt {number}, a script of its own," if own else f"attempt {number}"
         if code:
             before = "" if own or code == "0" else " before it began to train"

@@ -15,7 +15,7 @@ class Mpirun(Launcher):
 
     name = "mpirun"
     library = "mpirun"
-    setup = ('use_mpirun "${mpirun_options[@]}"',)
+    setup = ('set_mpirun "${mpirun_options[@]}"',)
     mpi_probe = ("mpirun", "--version")
     is_openmpi = True
 

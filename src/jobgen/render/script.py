@@ -139,7 +139,7 @@ def _calls(job: Job, scheduler: Scheduler) -> List[Call]:
     mode = " 750" if site.group_readable else ""
     rows.append((f"open_run_folder{mode}", "-> RUN_DIR, attempt; makes RUN_DIR/logs/ATTEMPT"))
     if spec.client:
-        rows.append(("ask_for_nodes", "-> nodes, head_node, world_size: those that Dask has got"))
+        rows.append(("request_nodes", "-> nodes, head_node, world_size: those that Dask has got"))
     rows.append(("make_scratch", "-> scratch: a new private folder on each local disk"))
     rows.append(("stage_to_local_disk", "-> image, data: copies there, with SLIPWAY_STAGE=1 only"))
     rows.append(("build_local_venv", "-> venv: made on each local disk, with SLIPWAY_VENV=local only"))
@@ -148,7 +148,7 @@ def _calls(job: Job, scheduler: Scheduler) -> List[Call]:
         rows.append(("count_ranks", "-> ranks_per_node, world_size: one a GPU, or two on the CPU"))
     if not scheduler.takes_arguments:
         rows += [("read_arguments", "-> arguments: those in SLIPWAY_ARGS"), _ARGUMENTS]
-    rows.append(("set_rank_environment", "exports threads, cache folders and the plan to the ranks"))
+    rows.append(("export_rank_environment", "exports threads, cache folders and the plan to the ranks"))
     rows.append((f"choose_program {arguments}", "-> program: the trainer, or your script"))
     if spec.mpi:
         probe = launcher_of(job.launcher).mpi_probe
@@ -156,7 +156,7 @@ def _calls(job: Job, scheduler: Scheduler) -> List[Call]:
     elif spec.backend != "single":
         rows.append(("choose_rendezvous", "exports where the ranks meet: MASTER_ADDR, MASTER_PORT"))
     rows.append(("preflight", "a short step on every node that finds what is wrong"))
-    rows.append(('keep_script "$@"', "writes RUN_DIR/job.sh, which continues the run"))
+    rows.append(('save_job_script "$@"', "writes RUN_DIR/job.sh, which continues the run"))
     return rows
 
 
@@ -208,12 +208,12 @@ def _shell_calls(job: Job, words: Sequence[str]) -> List[Call]:
         ("find_allocation", "-> cpus, gpus_per_node, head_node"),
         ("open_output_folder", "where runs are, for the container to see"),
         ("make_scratch", "-> scratch: a new private folder on the local disk"),
-        ("place_library", "-> lib: a copy there"),
+        ("copy_library_to_scratch", "-> lib: a copy there"),
         ("stage_to_local_disk", "-> image, data: copies there, with SLIPWAY_STAGE=1 only"),
         ("build_local_venv", "-> venv: made on the local disk, with SLIPWAY_VENV=local only"),
         (command(use_container(job)), "-> container: what stands before each command"),
         *([("plan_ranks", "-> cpus_per_rank: one process, of the user")] if alone else []),
-        ("set_environment", "exports threads, cache folders and DATA"),
+        ("export_job_environment", "exports threads, cache folders and DATA"),
         (command(["run_command", *words]), "until it ends" if words else "an interactive shell, until it ends"),
     ]
     return rows

@@ -53,8 +53,8 @@ class Array(NamedTuple):
 class Scheduler:
     """What a job script says of its scheduler.
 
-    The rest is Bash, ``jobscripts/lib/<name>.bash``: find_allocation, watch_time_limit, stop_for_signal, again,
-    job_is_over, continue_command and SCHEDULER_COMMANDS.
+    The rest is Bash, ``jobscripts/lib/<name>.bash``: find_allocation, watch_time_limit, handle_stop_signal, resubmit,
+    job_has_ended, continue_command and SCHEDULER_COMMANDS.
     """
 
     name: str
