@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # What a job needs where its processes run: its inputs, the words of the container before each
 # command, and what is on the local disks of the nodes. The container runtimes have files of their
-# own, with check_image, image_runs and set_container.
+# own, with check_image, image_runs and set_bind_options.
 
 # check_inputs: fails if the environment, or what is to be trained, is missing. Nothing has been
 # written yet. Sets image, venv and data, the paths that are used: the settings, unless copies on
@@ -127,20 +127,13 @@ remove_scratch() {
         warn scratch-left "$path stays on each node where it could not be removed"
 }
 
-# use_container GPU_OPTION... [-- PATH...]: the words before each command. PATH is what the
-# container needs to see besides the job's own files. Reads container_options, where the site has
-# any. Sets container and bind_paths; and data_image, where that is mounted as data.
-# shellcheck disable=SC2120 # a runtime without GPU options is called without arguments
-use_container() {
-    local path gpu_options=() runs=$SLIPWAY_OUTPUT # of a shell; its RUN_DIR is its user's
-    [ -z "${log_dir:-}" ] || runs=$RUN_DIR
-    while [ $# -gt 0 ] && [ "$1" != -- ]; do
-        gpu_options+=("$1")
-        shift
-    done
-    container=()
+# set_binds: add the script or configuration and the data to bind_paths, the paths of the host that
+# the container sees under the same names. Sets binds, the container runtime's options for all of
+# them; and, for data in a squashfs image, data_image, the image, and data, the folder inside. Fails
+# if a path cannot be read.
+set_binds() {
+    local path
     data_image=''
-    bind_paths=("$PWD" "$runs" "$SLIPWAY_LOCAL_DISK" "${@:2}")
     if [ -n "$SLIPWAY_SCRIPT" ]; then
         bind_paths+=("$SLIPWAY_SCRIPT" "$(dirname -- "$SLIPWAY_SCRIPT")")
     elif [ -n "${SLIPWAY_CONFIG:-}" ]; then
@@ -155,13 +148,24 @@ use_container() {
     for path in "${bind_paths[@]}"; do
         [ -r "$path" ] ||
             die cannot-read \
-                "$path is missing or cannot be read, and the job needs it: see the binds in this" \
+                "$path is missing or cannot be read, and the job needs it: see bind_paths in this" \
                 "script"
     done
-    [ "$USE_CONTAINER" = 1 ] || return 0
-    [ "$SLIPWAY_DEVICE" != cpu ] || gpu_options=() # else says nothing where there is no GPU
-    # shellcheck disable=SC2154 # the site's lines assign it, if at all
-    set_container ${container_options[0]:+"${container_options[@]}"} "${gpu_options[@]}"
+    binds=()
+    [ "$USE_CONTAINER" = 0 ] || set_bind_options
+}
+
+# use_container GPU_OPTION...: empty `container` if USE_CONTAINER is 0; remove each GPU_OPTION from
+# it if SLIPWAY_DEVICE is cpu, as runtimes warn about GPUs that are missing.
+# shellcheck disable=SC2120 # a runtime without GPU options is called without arguments
+use_container() {
+    local word words=()
+    [ "$USE_CONTAINER" = 1 ] || container=()
+    [ "$SLIPWAY_DEVICE" = cpu ] || return 0
+    for word in "${container[@]}"; do
+        [[ " $* " == *" $word "* ]] || words+=("$word")
+    done
+    container=("${words[@]}")
 }
 
 # check_entry_point: once in a job, fails if the image's entry point, Apptainer's run script, does

@@ -24,7 +24,7 @@ shopt -u localvar_inherit 2>/dev/null || : # Bash 4.4 has none
 # environment holds under them, such as a profile's `export scratch=/scratch/$USER`, is not meant
 # for a job: it is not read, nor handed to the ranks, and check_settings names it.
 readonly OWN_NAMES=(
-    COPY GUARD STEP allocation answer arguments ask_at attempt began_at bind_paths
+    COPY GUARD STEP allocation answer arguments ask_at attempt began_at bind_paths binds
     build_may_run busy cancelled cause cause_code chosen_nodes cleanup_seconds client
     cluster code container copier count_common cpus cpus_per_rank data data_image
     data_kind data_refusal devices_per_rank entry_point_is_checked errors failed
@@ -32,15 +32,15 @@ readonly OWN_NAMES=(
     gpus_seen guard guard_node head_is_tried head_node healthy_nodes heartbeat
     held_signals held_since held_traps image input its_host its_job its_process
     its_scheduler job_record last_note launch_id launch_pid log log_dir lost_nodes
-    master_is_found memory memory_total mount_point mpirun next_job nnodes node_states
-    nodes nodes_holder notifier numa_options on_head_node output pause planned_nodes
-    port_is_given program ranks_per_node reason rendezvous request requeue_reason
-    restarts restarts_without_progress run_mark save_at scratch scratch_id
-    scratch_record scratch_watch script_file server server_file shared_above spare_nodes
-    start_environment started state step step_failure step_may_run step_repeated_in
-    step_timed_out taken_names terminal this_node time_is_up time_is_watched
-    time_limit_came trainer_arguments try unfinished venv verdict_seconds watcher
-    world_size
+    master_is_found memory memory_total mount_point mpirun mpirun_exports next_job
+    nnodes node_states nodes nodes_holder notifier numa_options on_head_node output
+    pause planned_nodes port_is_given program ranks_per_node reason rendezvous request
+    requeue_reason restarts restarts_without_progress run_mark save_at scratch
+    scratch_id scratch_record scratch_watch script_file server server_file shared_above
+    spare_nodes start_environment started state step step_failure step_may_run
+    step_repeated_in step_timed_out taken_names terminal this_node time_is_up
+    time_is_watched time_limit_came trainer_arguments try unfinished venv
+    verdict_seconds watcher world_size
 )
 readonly SCRIPT_NAMES=(
     bound_backends command container_options container_runtime directives_cpus

@@ -1,7 +1,7 @@
 """Container runtimes: what runs the image, as words of a job script.
 
 Each module of this package is one, with its ``CONTAINER``; everything else sees only the class below. The rest is Bash,
-``jobscripts/lib/<library>.bash``: check_image, image_runs and set_container (docs/adding.md).
+``jobscripts/lib/<library>.bash``: check_image, image_runs and set_bind_options (docs/adding.md).
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from typing import ClassVar, Dict, List, Tuple
 
 from jobgen.model import registry
 from jobgen.model.job import Job
-from jobgen.model.shell import Word, array
+from jobgen.model.shell import Expansion, Word, array
 
 IN_CONTAINER: List[Word] = [array("container")]
 """What stands before a command that runs in the image: nothing in a virtual environment."""
+IMAGE = Expansion('"$image"')
 
 
 class Container:
@@ -37,6 +38,13 @@ class Container:
     needs: str
     """Which version."""
 
+    def words(self, options: List[Word]) -> List[Word]:
+        """Return the command that runs in the image whatever follows it; it includes the array ``binds``.
+
+        ``options`` are the site's, then those for GPUs.
+        """
+        raise NotImplementedError
+
     def runs_file(self, image: str) -> bool:
         """Return whether ``image`` is a file or folder; otherwise it is a name in a registry."""
         return not re.search(r"://|^[a-z]+-archive:|^localhost/", image)
@@ -53,7 +61,12 @@ def container_of(name: str) -> Container:
     return container
 
 
-def use_container(job: Job) -> List[Word]:
-    """Return the call that chooses the container: options for the GPUs, then --, then the site's own bind paths."""
-    options = container_of(job.site.container).gpu_options.get(job.site.accelerator, ())
-    return ["use_container", *options, "--", *job.site.binds] if job.site.binds else ["use_container", *options]
+def gpu_options(job: Job) -> Tuple[str, ...]:
+    """Return the options by which the job's container sees the GPUs."""
+    return container_of(job.site.container).gpu_options.get(job.site.accelerator, ())
+
+
+def container_words(job: Job) -> List[Word]:
+    """Return the elements of ``container``, the words before a command."""
+    options: List[Word] = [array("container_options")] if job.site.container_options else []
+    return container_of(job.site.container).words([*options, *gpu_options(job)])

@@ -32,13 +32,19 @@ class Contract(NamedTuple):
     scratch: str
     """What folders on local disks are named by: a job's number, as the site's epilog knows it."""
     remains: str
-    """When those folders stay behind, and who removes them."""
-    restart: str
-    """When the scheduler itself starts the job again."""
+    """Who removes folders that stay on local disks, and by which pattern."""
+    clean_up: Tuple[Tuple[str, str, str, str], ...]
+    """Table: event; what happens to RUN_DIR, to the folder on the first node's disk, to those on other nodes."""
+    restarts: Tuple[Tuple[str, str, str], ...]
+    """Table: event after which the scheduler, or the script because of it, starts the job again; which; its bound."""
     needs: str
     """Which versions of the scheduler."""
     settings: str = ""
-    """How settings reach the script, where they do not simply come from the environment."""
+    """How settings reach the script, if not simply from the environment."""
+
+    def sentences(self) -> Dict[str, str]:
+        """Return the fields that are sentences."""
+        return {name: text for name, text in self._asdict().items() if isinstance(text, str)}
 
 
 class Array(NamedTuple):
