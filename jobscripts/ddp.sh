@@ -117,20 +117,20 @@ fi
 # SLIPWAY_CONFIG=mine.toml bash jobscripts/ddp.sh
 : "${USE_CONTAINER:=}"                        # 1: in SLIPWAY_IMAGE; 0: in SLIPWAY_VENV
 : "${BACKEND:=ddp}"                           # ddp or horovod
-: "${SLIPWAY_IMAGE:=slipway.sif}"             # container image; image_build.job makes it
-: "${SLIPWAY_VENV:=.venv}"                    # virtual environment; venv_build.job makes it
-: "${SLIPWAY_CONFIG:=configs/digits.toml}"    # what the trainer trains, and how
-: "${SLIPWAY_SCRIPT:=}"                       # your own Python script, in place of the trainer
+: "${SLIPWAY_IMAGE:=slipway.sif}"             # container image; image_build.job builds it
+: "${SLIPWAY_VENV:=.venv}"                    # virtual environment; venv_build.job builds it
+: "${SLIPWAY_CONFIG:=configs/digits.toml}"    # configuration file of the trainer
+: "${SLIPWAY_SCRIPT:=}"                       # your Python script, instead of the trainer
 : "${SLIPWAY_DATA:=}"                         # folder, squashfs image or tar; empty: built-in sets
-: "${SLIPWAY_DEVICE:=auto}"                   # cuda, cpu, or auto: a GPU where there is one
-: "${SLIPWAY_RANKS_PER_NODE:=}"               # empty: as many as the job's GPUs suffice for
+: "${SLIPWAY_DEVICE:=auto}"                   # cuda, cpu, or auto: a GPU if there is one
+: "${SLIPWAY_RANKS_PER_NODE:=}"               # empty: as many as the GPUs of the job allow
 : "${SLIPWAY_DEVICES_PER_RANK:=}"             # GPUs of each rank, if more than one
-: "${SLIPWAY_MAX_RESTARTS:=3}"                # how often a job starts ranks again that have died
-: "${SLIPWAY_NOTIFY:=}"                       # a program to run at restarts and at the end
-: "${SLIPWAY_PROFILER:=}"                     # nsys: profile each rank by Nsight Systems
-: "${SLIPWAY_LOCAL_DISK:=/tmp}"               # of each node, for caches, temporary files and copies
+: "${SLIPWAY_MAX_RESTARTS:=3}"                # maximum number of restarts within a job
+: "${SLIPWAY_NOTIFY:=}"                       # program to run at restarts and at the end
+: "${SLIPWAY_PROFILER:=}"                     # nsys: profile each rank with Nsight Systems
+: "${SLIPWAY_LOCAL_DISK:=/tmp}"               # each node's disk for caches, temporary files, copies
 : "${SLIPWAY_STAGE:=0}"                       # 1: copy image and data to SLIPWAY_LOCAL_DISK first
-: "${SLIPWAY_PREFLIGHT_SECONDS:=60}"          # limit of the preflight; more for slow disks
+: "${SLIPWAY_PREFLIGHT_SECONDS:=60}"          # time limit of the preflight; more for slow disks
 
 # The site, laptop. Exports that its nodes need stand here; set outside, a variable wins.
 launcher=local                                # processes start here
