@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from typing import List, Optional
 
+from jobgen.base.errors import JobgenError, note, printable, warn
 from jobgen.batch.study.options import add_study
 from jobgen.batch.sweep.options import add_sweep
-from jobgen.errors import JobgenError, note, printable, warn
 from slipway.base.contract import VERSION
 from slipway.base.errors import message_of
 from slipway.base.parser import Parser
@@ -148,7 +148,7 @@ def _where(settings: str) -> argparse.ArgumentParser:
 
 
 def _render(arguments: argparse.Namespace) -> int:
-    from jobgen.render.scripts import job_of, script_of  # noqa: PLC0415 -- `--help` needs none of it
+    from jobgen.render.files import job_of, script_of  # noqa: PLC0415 -- `--help` needs none of it
 
     chosen = {"output": arguments.output, "standalone": arguments.standalone}
     script = script_of(job_of(arguments.spec, arguments.site, arguments.settings, **chosen), **chosen)
@@ -160,7 +160,7 @@ def _render(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from jobgen.render.scripts import stale_scripts  # noqa: PLC0415
+    from jobgen.render.files import stale_scripts  # noqa: PLC0415
 
     found = stale_scripts(arguments.scripts, parse=parser().parse_args)
     for script in found:
@@ -193,19 +193,19 @@ def _shell(arguments: argparse.Namespace) -> int:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    from jobgen.follow.follow import status  # noqa: PLC0415
+    from jobgen.follow.commands import status  # noqa: PLC0415
 
     return status(arguments.target, as_json=arguments.json)
 
 
 def _logs(arguments: argparse.Namespace) -> int:
-    from jobgen.follow.follow import logs  # noqa: PLC0415
+    from jobgen.follow.commands import logs  # noqa: PLC0415
 
     return logs(arguments.target, follow=arguments.follow)
 
 
 def _cancel(arguments: argparse.Namespace) -> int:
-    from jobgen.follow.follow import cancel  # noqa: PLC0415
+    from jobgen.follow.commands import cancel  # noqa: PLC0415
 
     return cancel(arguments.target)
 

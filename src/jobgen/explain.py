@@ -7,7 +7,7 @@ import sys
 import textwrap
 from typing import Optional
 
-from jobgen.errors import UsageError, nearest
+from jobgen.base.errors import UsageError, nearest
 from slipway.base.slugs import SLUGS
 
 MOST = 12

@@ -10,7 +10,7 @@ import torch
 
 from slipway.base.contract import PROFILE
 from slipway.base.status import Status
-from slipway.checkpoint.folder import Checkpoint
+from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.header import Header, Position
 from slipway.dist.communicator import Communicator
 from slipway.run.metrics import Record
@@ -20,11 +20,11 @@ from slipway.run.run_folder import RunFolder
 from trainer.build import Parts
 from trainer.config.errors import TrainerError
 from trainer.config.settings import Settings
+from trainer.engine.checkpoint import IMAGES, capture, facts, images_of
+from trainer.engine.evaluation import Evaluation
+from trainer.engine.profiler import START, profiled_ranks, write_start
 from trainer.results.progress import Progress
 from trainer.results.summary import log_end, write_results
-from trainer.training.checkpoint import IMAGES, capture, facts, images_of
-from trainer.training.evaluation import Evaluation
-from trainer.training.profiler import START, profiled_ranks, write_start
 
 
 def policy(settings: Settings) -> Policy:

@@ -8,20 +8,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from slipway.base import startup
+from slipway.base import startup_time
 from slipway.dist.communicator import Communicator
 from trainer.config.settings import Settings
 from trainer.data.feed import Feed, global_batch_size
 from trainer.data.loader import Loader
 from trainer.data.sampler import largest_micro_batch
 from trainer.data.sets import Dataset, open_on_ranks
+from trainer.engine.learner import Learner
+from trainer.engine.memory import memory_of, report
 from trainer.model import Shape, initial_model
 from trainer.model.normalise import memory_layout, normalisation
 from trainer.parallel.device import AUTO, cuts_of, stage_devices
 from trainer.parallel.stages.balance import Choice, choose
 from trainer.parallel.strategy import Strategy
-from trainer.training.learner import Learner
-from trainer.training.memory import memory_of, report
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ def build_parts(settings: Settings, comm: Communicator, strategy: Strategy) -> P
     """
     train_set, validation_set = open_on_ranks(settings.data, comm)
     feed = Feed(train_set, settings, comm.world, pin_memory=comm.device.type == "cuda", warn=log.warning)
-    startup.mark(startup.DATA)
+    startup_time.mark(startup_time.DATA)
 
     shape, classes = train_set.shape, len(train_set.classes)
     model = initial_model(settings, shape=shape, classes=classes)
@@ -74,7 +74,7 @@ def build_parts(settings: Settings, comm: Communicator, strategy: Strategy) -> P
         cuts=choice.cuts,
         devices=devices,
     )
-    startup.mark(startup.MODEL)
+    startup_time.mark(startup_time.MODEL)
     return Parts(
         train_set=train_set,
         validation_set=validation_set,

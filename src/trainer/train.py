@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter
 from pathlib import Path
 
-from slipway.base import startup
+from slipway.base import startup_time
 from slipway.base.environment import Environment, World
 from slipway.base.stop import Reason, StopRequest
 from slipway.checkpoint.compile_cache import CompiledCode
-from slipway.checkpoint.folder import Checkpoint
+from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.header import Header, Metric
 from slipway.checkpoint.store import CheckpointStore, find_checkpoint
 from slipway.dist.collectives import all_gather_json, run_on_root
@@ -28,18 +28,18 @@ from trainer.build import Parts, build_parts
 from trainer.config.settings import Settings
 from trainer.data.feed import recorded
 from trainer.data.loader import Batch, by_step
+from trainer.engine.auto_precision import left_to_auto, settle
+from trainer.engine.checkpoint import ORDER, changes, check_resumable, require_of_trainer, restore
+from trainer.engine.evaluation import Evaluation, evaluate
+from trainer.engine.learner import Learner
+from trainer.engine.memory import out_of_memory_explained, report_peaks
+from trainer.engine.profiler import Profiler, profiler_for, warn_if_missed
+from trainer.engine.provenance import begin
 from trainer.model.compilation import warn_if_not_compiled
 from trainer.parallel.device import stage_devices
 from trainer.parallel.strategy import Strategy, resolved
 from trainer.parallel.threads import set_threads
 from trainer.results.dry_run import keep_schedule, temporary_folder
-from trainer.training.auto import left_to_auto, settle
-from trainer.training.checkpoint import ORDER, changes, check_resumable, require_of_trainer, restore
-from trainer.training.evaluation import Evaluation, evaluate
-from trainer.training.learner import Learner
-from trainer.training.memory import out_of_memory_explained, report_peaks
-from trainer.training.profiler import Profiler, profiler_for, warn_if_missed
-from trainer.training.provenance import begin
 
 CHOICE = "split.csv"
 """What --split auto measured, and chose."""
@@ -93,7 +93,7 @@ def _train(
         ownership.run(lambda _: require_trackers(trackers))
         checkpoint = _find(settings, comm, resume_from)
         asked, settings = settings, settle(settings, comm, backend=strategy.name, checkpoint=checkpoint)
-        startup.mark(startup.FOLDER)
+        startup_time.mark(startup_time.FOLDER)
         compiled = CompiledCode(folder.path, environment)
         compiled.unpack(comm.world)
         parts = build_parts(settings, comm, strategy)
@@ -110,7 +110,7 @@ def _train(
             recorder.run(lambda _: parts.choice.write(folder.path / CHOICE))
         if not launch.dry_run:
             recorder.run(lambda root: root.start_trackers(trackers, place))
-        startup.mark(startup.RESUME)
+        startup_time.mark(startup_time.RESUME)
         program = TrainerProgram(settings, comm, folder, parts, start=found.position)
         under_way = Run(program, comm, recorder, request, environment, found=found, policy=policy(settings))
         try:

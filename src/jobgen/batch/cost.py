@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import List, NamedTuple
 
-from jobgen.errors import UsageError, printable
-from jobgen.model.job import Job
+from jobgen.base.errors import UsageError, printable
+from jobgen.base.job import Job
 
 
 class Cost(NamedTuple):

@@ -12,8 +12,8 @@ from typing import ClassVar, Dict, Generic, Iterator, List, Optional, Protocol, 
 
 import msgspec
 
-from jobgen.errors import JobgenError
-from slipway.base.reading import read_start
+from jobgen.base.errors import JobgenError
+from slipway.base.bounded_read import read_start
 
 LOCK = ".lock"
 """Held while runs are submitted; in the folder of the file."""

@@ -7,10 +7,10 @@ import time
 from dataclasses import dataclass
 from typing import Dict, Generic, List, Literal, Optional, Tuple, TypeVar
 
+from jobgen.base.errors import JobgenError
+from jobgen.base.queue import JobId, Queue, Seen, job_id, tasks_of
 from jobgen.batch.record import RunSet, SetEntry
-from jobgen.errors import JobgenError
 from jobgen.jobs.runs import Run
-from jobgen.model.queue import JobId, Queue, Seen, job_id, tasks_of
 from jobgen.schedulers import queue_of
 
 CLOCKS_APART = 2

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import List, NamedTuple, Optional
 
-from jobgen.detect.alone import draft_alone
+from jobgen.base.errors import JobgenError, UsageError, note
 from jobgen.detect.ask import Asker
 from jobgen.detect.draft import Draft, Found
 from jobgen.detect.machine import draft_machine
@@ -21,7 +21,7 @@ from jobgen.detect.pbs.facts import read_version
 from jobgen.detect.pbs.site import ask_launcher, draft_pbs
 from jobgen.detect.slurm.facts import read_config
 from jobgen.detect.slurm.site import draft_slurm
-from jobgen.errors import JobgenError, UsageError, note
+from jobgen.detect.workstation import draft_alone
 
 
 def write_draft(*, name: Optional[str], output: Optional[str]) -> int:

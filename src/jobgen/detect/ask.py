@@ -11,7 +11,7 @@ from contextlib import suppress
 from shlex import join
 from typing import Dict, List, Mapping, NamedTuple, Set, Tuple
 
-from jobgen.errors import printable
+from jobgen.base.errors import printable
 
 LIMIT = 30.0
 """Seconds that a command may take: those that ask Slurm's controller try for several times MessageTimeout (10 s)."""

@@ -6,8 +6,8 @@ import json
 import textwrap
 from typing import Dict, List, NamedTuple, Optional, Tuple, Union
 
-from jobgen.errors import printable
-from jobgen.model.job import Site
+from jobgen.base.errors import printable
+from jobgen.base.job import Site
 
 Value = Union[str, int, bool, Tuple[str, ...]]
 

@@ -12,7 +12,7 @@ from typing import Dict, List, Mapping, Optional, Tuple
 from jobgen.detect.ask import Asker
 from jobgen.detect.draft import Draft
 from jobgen.detect.modules import COMMAND, loaded_schedulers, read_modules
-from jobgen.detect.words import listed
+from jobgen.detect.parsing import listed
 
 NAMESPACES = (
     ("/proc/sys/user/max_user_namespaces", "0"),

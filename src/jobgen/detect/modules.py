@@ -6,7 +6,7 @@ import re
 from typing import Dict, List, Tuple
 
 from jobgen.detect.ask import Asker
-from jobgen.detect.words import is_plain
+from jobgen.detect.parsing import is_plain
 
 COMMAND = "module -t avail"
 SCRIPT = f'echo "BEGIN MODULES"; {COMMAND} 2>&1'

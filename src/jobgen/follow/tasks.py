@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Dict, List, Optional, Sequence, Tuple
 
+from jobgen.base.queue import JobId, Seen, tasks_of
 from jobgen.jobs import account
 from jobgen.jobs.runs import Run
-from jobgen.model.queue import JobId, Seen, tasks_of
 
 SHOWN = 10
 """More tasks than these are counted; of those that failed so many have a line of their own."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Optional, Sequence
 
 import msgspec
 
-from slipway.base.reading import SMALL, read_start
+from slipway.base.bounded_read import SMALL, read_start
 
 Natural = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 

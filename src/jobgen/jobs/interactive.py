@@ -12,10 +12,10 @@ import tempfile
 from pathlib import Path
 from typing import Iterator, List, Optional
 
-from jobgen.errors import JobgenError, note
+from jobgen.base.errors import JobgenError, note
 from jobgen.jobs.submit import Submission, examine, is_standalone, missing_command, own_environment, tell
+from jobgen.render.files import job_of
 from jobgen.render.script import render_shell
-from jobgen.render.scripts import job_of
 from jobgen.schedulers import scheduler_of
 
 SPEC = "shell"

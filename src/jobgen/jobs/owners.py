@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import Iterator, List, Optional, Tuple
 
-from jobgen.errors import JobgenError
+from jobgen.base.errors import JobgenError
 
 
 def shared(paths: List[Path], *, trusted: str, owner: Optional[int] = None) -> Iterator[JobgenError]:

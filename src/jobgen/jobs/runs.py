@@ -11,11 +11,11 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional
 
+from jobgen.base.queue import JobId, job_id
 from jobgen.jobs.account import Account, read_account
-from jobgen.model.queue import JobId, job_id
 from slipway.base import contract
+from slipway.base.bounded_read import read_end, read_start
 from slipway.base.goodput import describe, read_goodput
-from slipway.base.reading import read_end, read_start
 from slipway.base.slugs import SLUGS
 
 SMALL = 1 << 16

@@ -11,12 +11,12 @@ import tempfile
 from pathlib import Path
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from jobgen.errors import JobgenError, UsageError, note
-from jobgen.jobs.faults import faults_of, find_config, need
+from jobgen.base.errors import JobgenError, UsageError, note
+from jobgen.base.job import TRAINS, Job
+from jobgen.base.queue import job_id
 from jobgen.jobs.owners import shared_library
-from jobgen.model.job import TRAINS, Job
-from jobgen.model.queue import job_id
-from jobgen.render.scripts import Script, job_of, script_of
+from jobgen.jobs.precheck import faults_of, find_config, need
+from jobgen.render.files import Script, job_of, script_of
 from jobgen.resolve.settings import given_in, settings_of
 from jobgen.schedulers import scheduler_names, scheduler_of
 from slipway.base.errors import message_of

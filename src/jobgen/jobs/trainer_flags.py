@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Set
 
-from jobgen.errors import JobgenError
-from jobgen.model.paths import CHECKOUT, PACKAGED
+from jobgen.base.errors import JobgenError
+from jobgen.base.paths import CHECKOUT, PACKAGED
 from slipway.base.flags import ArgumentError, nearest_flag, read_arguments, switch_words
 
 __all__ = ["ArgumentError", "keys_of", "load_schema", "nearest_flag", "read_arguments", "switch_words"]

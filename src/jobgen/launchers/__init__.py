@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import List, NamedTuple, Tuple
 
-from jobgen.model import registry
-from jobgen.model.job import Job
-from jobgen.model.shell import Expansion, Layer
+from jobgen.base import registry
+from jobgen.base.job import Job
+from jobgen.base.shell import Expansion, Layer
 from jobgen.schedulers import Scheduler
 
 NAME_NODE = Expansion('"$lib/name_node.sh"')

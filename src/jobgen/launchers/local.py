@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from jobgen.base.job import Job
 from jobgen.launchers import RANK_LOOP, Launcher, Start
-from jobgen.model.job import Job
 
 
 class LocalLauncher(Launcher):

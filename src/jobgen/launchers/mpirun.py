@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import List, Tuple
 
+from jobgen.base.job import Job
+from jobgen.base.shell import Expansion, Layer, array, command
 from jobgen.launchers import NAME_NODE, Launcher, Start, name_rank
-from jobgen.model.job import Job
-from jobgen.model.shell import Expansion, Layer, array, command
 from jobgen.schedulers import Scheduler
 
 MPIRUN: Layer = [array("mpirun"), "--bind-to", "none", array("mpirun_options"), array("mpirun_exports")]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import List, Tuple
 
+from jobgen.base.job import Job
+from jobgen.base.shell import Layer, Word, array, option
 from jobgen.launchers import NAME_NODE, RANK_LOOP, Launcher, Start, name_rank
-from jobgen.model.job import Job
-from jobgen.model.shell import Layer, Word, array, option
 from jobgen.schedulers import Scheduler
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import List, Tuple
 
+from jobgen.base.job import Job
+from jobgen.base.shell import command, words_of
 from jobgen.launchers import RANK_LOOP, Launcher, Start
-from jobgen.model.job import Job
-from jobgen.model.shell import command, words_of
 from jobgen.schedulers import Scheduler
 
 

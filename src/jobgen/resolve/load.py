@@ -7,12 +7,12 @@ from typing import Any, Dict, Iterator, List, Tuple, Type, TypeVar, Union
 
 import msgspec
 
-from jobgen.errors import JobgenError, nearest
+from jobgen.base.errors import JobgenError, nearest
+from jobgen.base.job import JobSpec, Site
 from jobgen.launchers import launcher_names
-from jobgen.model.job import JobSpec, Site
 from jobgen.runtimes import container_names
 from jobgen.schedulers import scheduler_names
-from slipway.base.reading import read_start
+from slipway.base.bounded_read import read_start
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -6,9 +6,9 @@ import re
 import shlex
 from typing import List
 
-from jobgen.errors import JobgenError
+from jobgen.base.errors import JobgenError
+from jobgen.base.job import TRAINS, Job, JobSpec, Site
 from jobgen.launchers import Launcher, launcher_of
-from jobgen.model.job import TRAINS, Job, JobSpec, Site
 from jobgen.runtimes import container_of
 from jobgen.schedulers import Scheduler, scheduler_of
 from slipway.base.contract import SETTINGS

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Dict, List, Mapping, NamedTuple, Optional
 
-from jobgen.model.job import Job, Site
-from jobgen.model.shell import default
+from jobgen.base.job import Job, Site
+from jobgen.base.shell import default
 from jobgen.schedulers import scheduler_of
 from slipway.base.contract import SETTINGS
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from typing import ClassVar, Dict, List, Tuple
 
-from jobgen.model import registry
-from jobgen.model.job import Job
-from jobgen.model.shell import Expansion, Word, array
+from jobgen.base import registry
+from jobgen.base.job import Job
+from jobgen.base.shell import Expansion, Word, array
 
 IN_CONTAINER: List[Word] = [array("container")]
 """What stands before a command that runs in the image: nothing in a virtual environment."""

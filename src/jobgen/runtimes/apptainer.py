@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Dict, List, Tuple
 
-from jobgen.model.shell import Expansion, Word, array
+from jobgen.base.shell import Expansion, Word, array
 from jobgen.runtimes import IMAGE, Container
 
 

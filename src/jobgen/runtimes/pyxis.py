@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import List
 
-from jobgen.model.shell import Expansion, Word, array
+from jobgen.base.shell import Expansion, Word, array
 from jobgen.runtimes import Container
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import shutil
 from typing import ClassVar, Dict, List, Literal, Mapping, NamedTuple, Optional, Tuple
 
-from jobgen.model import registry
-from jobgen.model.job import Job, Option
-from jobgen.model.queue import Queue
-from jobgen.model.shell import Word
+from jobgen.base import registry
+from jobgen.base.job import Job, Option
+from jobgen.base.queue import Queue
+from jobgen.base.shell import Word
 
 CLIENTS = ("dask",)
 """Modules of this package that are no site's scheduler: programs that ask it for nodes, each a spec's ``client``."""

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Dict, List, Tuple
 
 import msgspec
 
-from jobgen.model.job import Job
-from jobgen.model.shell import one_line
+from jobgen.base.job import Job
+from jobgen.base.shell import one_line
 from jobgen.schedulers import Directive, Scheduler, scheduler_of
 
 IDENTITY = """\

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import List
 
-from jobgen.model.job import Job
+from jobgen.base.job import Job
 from jobgen.schedulers import Directive, Scheduler
 
 

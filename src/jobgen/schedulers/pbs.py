@@ -13,10 +13,10 @@ from typing import ClassVar, Dict, List, Literal, Optional, Tuple
 
 import msgspec
 
-from jobgen.errors import JobgenError
-from jobgen.model.job import BUILDS, Job, Option
-from jobgen.model.queue import JobId, Phase, Seen, ask
-from jobgen.model.shell import Expansion, Word, one_line, words_of
+from jobgen.base.errors import JobgenError
+from jobgen.base.job import BUILDS, Job, Option
+from jobgen.base.queue import JobId, Phase, Seen, ask
+from jobgen.base.shell import Expansion, Word, one_line, words_of
 from jobgen.schedulers import Array, Contract, Directive, Scheduler, array_reason, range_of
 
 NAME = "names the log; one log of output and errors; again after the loss of a node"

@@ -6,10 +6,10 @@ import re
 import sys
 from typing import ClassVar, Dict, List, Optional
 
-from jobgen.errors import JobgenError
-from jobgen.model.job import BUILDS, Job, Option
-from jobgen.model.queue import JobId, Phase, Seen, ask
-from jobgen.model.shell import one_line, quote, words_of
+from jobgen.base.errors import JobgenError
+from jobgen.base.job import BUILDS, Job, Option
+from jobgen.base.queue import JobId, Phase, Seen, ask
+from jobgen.base.shell import one_line, quote, words_of
 from jobgen.schedulers import Array, Contract, Directive, Scheduler, array_reason, range_of
 
 REASONS = {

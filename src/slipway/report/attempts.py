@@ -11,6 +11,7 @@ import re
 import time
 from typing import Any
 
+from slipway.base.bounded_read import SMALL
 from slipway.base.contract import (
     ATTEMPT_ACCOUNT,
     ATTEMPT_CODE,
@@ -27,8 +28,7 @@ from slipway.base.contract import (
     checkpoint_step,
     verdict_file,
 )
-from slipway.base.reading import SMALL
-from slipway.report.foreign_folder import Folder
+from slipway.report.untrusted_folder import Folder
 
 STATES = ("done", "out-of-time", "stopped", "failed", "running")
 MOST = 1000

@@ -9,16 +9,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from slipway.base.bounded_read import read_start
 from slipway.base.errors import SlipwayError, labelled, message_of
 from slipway.base.files import write_atomically
 from slipway.base.parser import Parser
-from slipway.base.reading import read_start
-from slipway.report.foreign_folder import Folder
 from slipway.report.html import HEAD, page, render
 from slipway.report.overview import overview
 from slipway.report.run_page import RunSummary, holds_run, read_run
 from slipway.report.study import Study, holds_study, read_study
 from slipway.report.sweep import Sweep, holds_sweep, read_sweep
+from slipway.report.untrusted_folder import Folder
 
 PROGRAM = "trainer report"
 MOST_WITH_IMAGES = 12

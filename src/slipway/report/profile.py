@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from slipway.base.contract import PROFILE
 from slipway.report.attempts import json_of
-from slipway.report.foreign_folder import Folder
+from slipway.report.untrusted_folder import Folder
 
 MOST = 64
 """Ranks that are shown."""

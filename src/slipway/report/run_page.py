@@ -14,12 +14,12 @@ from slipway.base.goodput import LIMIT, parse_goodput
 from slipway.report.attempts import PastAttempt, is_alive, json_of, read_attempts, whole
 from slipway.report.confusion import read_confusion, read_examples
 from slipway.report.figures import Curve, curves, in_unit, timeline
-from slipway.report.foreign_folder import Folder
 from slipway.report.html import render
-from slipway.report.nested import flat, read_config
+from slipway.report.nested_tables import flat, read_config
 from slipway.report.profile import read_profiles
 from slipway.report.series import Metrics, Series, typical
 from slipway.report.shares import SECONDS, Goodput, Shares, shares_of
+from slipway.report.untrusted_folder import Folder
 
 SIGNS = (STATUS, METRICS, PROVENANCE, LOGS, CONFIG)
 """Any of these makes a folder one of a run."""

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from slipway.base.contract import METRICS
-from slipway.report.foreign_folder import Folder
+from slipway.report.untrusted_folder import Folder
 
 MOST_BYTES = 1 << 28
 """Of metrics.jsonl that are read: a million records or more."""

@@ -12,12 +12,12 @@ from markupsafe import Markup
 
 from slipway.report.attempts import json_of
 from slipway.report.figures import Curve, curves
-from slipway.report.foreign_folder import Folder
 from slipway.report.html import render
 from slipway.report.overview import common_figures
+from slipway.report.run_list import MOST_BYTES, below
 from slipway.report.run_page import RunSummary, holds_run, read_run
 from slipway.report.scaling import CurveDistance, Measured, advise, compare, difference
-from slipway.report.several_runs import MOST_BYTES, below
+from slipway.report.untrusted_folder import Folder
 
 FILE = "study.json"
 SCHEMA = 1

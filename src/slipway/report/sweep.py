@@ -13,10 +13,10 @@ from markupsafe import Markup
 
 from slipway.report.attempts import json_of
 from slipway.report.figures import Curve, curves
-from slipway.report.foreign_folder import Folder
 from slipway.report.html import number, render
+from slipway.report.run_list import MOST_BYTES, below
 from slipway.report.run_page import RunSummary, holds_run, read_run
-from slipway.report.several_runs import MOST_BYTES, below
+from slipway.report.untrusted_folder import Folder
 
 FILE = "sweep.json"
 SCHEMA = 1

@@ -11,9 +11,9 @@ from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from slipway.base.bounded_read import read_start
 from slipway.base.contract import VERSION
 from slipway.base.flags import ArgumentError, read_arguments
-from slipway.base.reading import read_start
 from slipway.base.third_party_errors import InvalidValue, invalid_choice, invalid_value, matches_no_pattern
 from trainer.config.commands import overview
 from trainer.config.errors import ConfigError, UsageError, did_you_mean

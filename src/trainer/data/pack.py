@@ -19,9 +19,9 @@ from typing import BinaryIO, NamedTuple
 from PIL import Image
 from tqdm import tqdm
 
+from slipway.base.bounded_read import read_whole
 from slipway.base.files import sync_folder
 from slipway.base.flags import is_utf8
-from slipway.base.reading import read_whole
 from slipway.data.archive import LOCAL, Archive
 from trainer.config import arguments
 from trainer.config.errors import ConfigError

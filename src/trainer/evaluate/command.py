@@ -21,9 +21,9 @@ from slipway.base.environment import Environment, read_environment
 from slipway.base.errors import warn
 from slipway.base.files import write_json
 from slipway.base.stop import Reason, StopRequest
-from slipway.checkpoint.components import restore
-from slipway.checkpoint.folder import Checkpoint
+from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.header import from_manifest, to_manifest
+from slipway.checkpoint.stateful import restore
 from slipway.dist.collectives import broadcast_json, run_on_root
 from slipway.dist.communicator import Communicator
 from trainer.config import arguments
@@ -31,6 +31,9 @@ from trainer.config.errors import ConfigError
 from trainer.config.settings import Settings
 from trainer.data.loader import Loader
 from trainer.data.sets import Dataset, open_on_ranks
+from trainer.engine.auto_precision import saved, settled
+from trainer.engine.checkpoint import IMAGES
+from trainer.engine.evaluation import Evaluation, evaluate
 from trainer.evaluate.trained_run import (
     TrainedRun,
     check_config,
@@ -48,9 +51,6 @@ from trainer.optim.amp import autocast
 from trainer.parallel.strategy import connect
 from trainer.parallel.threads import set_threads
 from trainer.results.summary import CONFUSION, log_accuracy, write_tables
-from trainer.training.auto import saved, settled
-from trainer.training.checkpoint import IMAGES
-from trainer.training.evaluation import Evaluation, evaluate
 
 NAME = "evaluate"
 OUTPUT = {
@@ -85,7 +85,7 @@ class Plan(NamedTuple):
 
 @dataclass(frozen=True)
 class Trained:
-    """A model out of a checkpoint, in place of a learner (``trainer.training.evaluation.Classifier``)."""
+    """A model out of a checkpoint, in place of a learner (``trainer.engine.evaluation.Classifier``)."""
 
     evaluated: nn.Module
     comm: Communicator

@@ -12,13 +12,13 @@ from slipway.checkpoint.header import Header
 from trainer.config import arguments
 from trainer.config.errors import UsageError
 from trainer.config.settings import Config
+from trainer.engine.checkpoint import IMAGES
 from trainer.evaluate.trained_run import (
     check_config,
     find_source,
     model_of,
     read_trained,
 )
-from trainer.training.checkpoint import IMAGES
 
 NAME = "export"
 SUFFIXES = (SAFETENSORS, ".pt", ".pth")

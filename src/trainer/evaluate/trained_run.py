@@ -12,17 +12,17 @@ from typing import NamedTuple, TypeVar
 
 from torch import Tensor
 
+from slipway.base.bounded_read import read_start
 from slipway.base.contract import BEST, CHECKPOINTS, CONFIG, checkpoint_folder
 from slipway.base.errors import AllDamagedError, SlipwayError
-from slipway.base.reading import read_start
-from slipway.checkpoint.folder import MANIFEST, Checkpoint, DamagedError, read_checkpoint
+from slipway.checkpoint.format import MANIFEST, Checkpoint, DamagedError, read_checkpoint
 from slipway.checkpoint.header import Header
 from slipway.checkpoint.store import CheckpointStore
 from trainer.config.cli import Tables, load
 from trainer.config.errors import ConfigError, UsageError
 from trainer.config.settings import Config, Settings
 from trainer.data.sets import Dataset
-from trainer.training.checkpoint import IMAGES, differences, identity_of, is_of_trainer
+from trainer.engine.checkpoint import IMAGES, differences, identity_of, is_of_trainer
 
 T = TypeVar("T")
 

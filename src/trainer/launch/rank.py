@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from slipway.base import startup
+from slipway.base import startup_time
 from slipway.base.cause import leave_cause
 from slipway.base.environment import Environment, Launcher, World
 from slipway.base.errors import SlipwayError, code_of, is_retryable, labelled, message_of, slug_of
@@ -34,10 +34,10 @@ def run_rank(settings: Settings, request: StopRequest, environment: Environment)
         SlipwayError: if this rank cannot join it.
     """
     launch = settings.launch
-    startup.mark(startup.IMPORTS)
+    startup_time.mark(startup_time.IMPORTS)
     try:
         comm, strategy = connect(settings, environment, request)
-        startup.mark(startup.RANKS)
+        startup_time.mark(startup_time.RANKS)
         request.answers = comm.world.is_root
     except SlipwayError as error:
         # Ranks that MPI starts do not know their numbers yet; these errors are the same on all of them.

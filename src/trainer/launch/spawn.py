@@ -21,7 +21,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import NoReturn
 
-from slipway.base import startup
+from slipway.base import startup_time
 from slipway.base.cause import leave_cause
 from slipway.base.contract import CAUSE_CODES, EXIT_STOPPED
 from slipway.base.environment import Environment, read_environment
@@ -120,7 +120,7 @@ def _import_for_ranks() -> ForkContext | SpawnContext:
     """
     # An optimiser's first step imports torch._dynamo, which takes as long as all else.
     _import("torch._dynamo", "trainer.launch.rank", "trainer.parallel.ddp")
-    startup.mark(startup.IMPORTS)
+    startup_time.mark(startup_time.IMPORTS)
     if len([*Path("/proc/self/task").iterdir()]) == 1:
         return multiprocessing.get_context("fork")
     resource_tracker.ensure_running()  # which spawning needs; started later, it would unblock signals
@@ -180,9 +180,9 @@ def _ranks(settings: Settings) -> int:
         if settings.launch.device == "cpu":
             return number
     _import("trainer.parallel.device")  # here, and not in the child: with torch, which the ranks need anyway
-    startup.mark(startup.IMPORTS)
+    startup_time.mark(startup_time.IMPORTS)
     ranks = _in_a_fork(_ranks_for_gpus, settings)
-    startup.mark(startup.DEVICE)
+    startup_time.mark(startup_time.DEVICE)
     _require_cpus(ranks)
     return ranks
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from slipway.base import startup
+from slipway.base import startup_time
 from slipway.base.environment import Launcher
 from slipway.base.gpu import find_gpus, why_unusable
 from trainer.config.errors import ConfigError
@@ -39,7 +39,7 @@ def pick_device(settings: Settings, local_rank: int, launcher: Launcher) -> torc
     device = _device_of(settings, local_rank, launcher, gpus=_count_gpus(settings))
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    startup.mark(startup.DEVICE)
+    startup_time.mark(startup_time.DEVICE)
     return device
 
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from slipway.run.metrics import Record
 from trainer.data.sets import Dataset
-from trainer.training.evaluation import Evaluation
+from trainer.engine.evaluation import Evaluation
 
 PAIRS, EXAMPLES = 8, 8
 """Pairs of classes in confused.png, and images of each."""

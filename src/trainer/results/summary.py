@@ -13,8 +13,8 @@ from slipway.base.status import Status
 from slipway.run.metrics import read_records
 from slipway.run.run_folder import RunFolder
 from trainer.data.sets import Dataset
-from trainer.training.evaluation import Evaluation
-from trainer.training.learner import Learner
+from trainer.engine.evaluation import Evaluation
+from trainer.engine.learner import Learner
 
 CONFUSION_FIGURE, SCHEDULE = "confusion.png", "schedule.png"
 

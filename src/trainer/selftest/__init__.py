@@ -20,10 +20,10 @@ from slipway.run.attempt import open_folder
 from slipway.run.run_folder import RunFolder
 from trainer.config.errors import ConfigError
 from trainer.config.settings import Settings
+from trainer.engine.provenance import begin
 from trainer.parallel.strategy import Strategy, resolved
 from trainer.selftest.measure import Facts, measure
 from trainer.selftest.verdict import faults
-from trainer.training.provenance import begin
 
 log = logging.getLogger(__name__)
 

@@ -7,18 +7,18 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List, Literal, NamedTuple
 
+from jobgen.base.errors import JobgenError, UsageError
+from jobgen.base.job import Job
 from jobgen.batch.cost import ask, cost_of, say
 from jobgen.batch.record import holds
 from jobgen.batch.states import refuse_unknown, states_of
 from jobgen.batch.study.grid import Axes, Point, points_of, settings_of, weak_batch
 from jobgen.batch.study.record import STUDY, Study, StudyEntry, lines_of, read_study
-from jobgen.errors import JobgenError, UsageError
-from jobgen.jobs.faults import find_config
+from jobgen.jobs.precheck import find_config
 from jobgen.jobs.submit import Submission, hand_over_for_number, own_environment, prepare, tell
 from jobgen.jobs.trainer_flags import keys_of, load_schema
-from jobgen.model.job import Job
-from jobgen.render.scripts import job_of
-from slipway.base.reading import read_start
+from jobgen.render.files import job_of
+from slipway.base.bounded_read import read_start
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any, Dict, List, NamedTuple, Tuple
 
-from jobgen.errors import JobgenError
+from jobgen.base.errors import JobgenError
 
 AXES = ("nodes", "ranks", "cpus", "backend", "container")
 

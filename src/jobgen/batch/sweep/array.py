@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Dict, List
 
-from jobgen.errors import JobgenError
-from jobgen.model.job import Job
-from jobgen.model.queue import job_id
-from jobgen.model.shell import command, quote
+from jobgen.base.errors import JobgenError
+from jobgen.base.job import Job
+from jobgen.base.queue import job_id
+from jobgen.base.shell import command, quote
 from jobgen.render.script import directives_text, given_lines, owners
 from jobgen.render.template import fill
 from jobgen.schedulers import Array, scheduler_of

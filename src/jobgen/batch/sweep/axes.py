@@ -9,10 +9,10 @@ import random
 import re
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from jobgen.errors import UsageError, nearest
+from jobgen.base.errors import UsageError, nearest
+from jobgen.base.job import JobSpec, Site
+from jobgen.base.shell import one_line
 from jobgen.jobs.trainer_flags import ArgumentError, keys_of, nearest_flag, read_arguments, switch_words
-from jobgen.model.job import JobSpec, Site
-from jobgen.model.shell import one_line
 
 Values = Dict[str, str]
 """The value of each key, as text."""

@@ -7,6 +7,9 @@ import shutil
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
+from jobgen.base.errors import JobgenError, UsageError
+from jobgen.base.job import Job
+from jobgen.base.shell import one_line
 from jobgen.batch.cost import ask, cost_of, say
 from jobgen.batch.record import holds
 from jobgen.batch.states import refuse_unknown
@@ -14,13 +17,10 @@ from jobgen.batch.sweep.array import array_script, jobs_of
 from jobgen.batch.sweep.axes import Axis, divide, drawn, grid, refuse_both
 from jobgen.batch.sweep.record import SWEEP, Goal, Sweep, SweepFile, Trial, read_sweep
 from jobgen.batch.sweep.results import lines_of, plan, results_of
-from jobgen.errors import JobgenError, UsageError
 from jobgen.jobs.owners import shared
 from jobgen.jobs.submit import Submission, hand_over_for_number, own_environment, prepare, tell
 from jobgen.jobs.trainer_flags import keys_of, load_schema
-from jobgen.model.job import Job
-from jobgen.model.shell import one_line
-from jobgen.render.scripts import Script, job_of
+from jobgen.render.files import Script, job_of
 from jobgen.schedulers import queue_of
 
 SUBMISSIONS = "submissions"

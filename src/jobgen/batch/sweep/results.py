@@ -10,8 +10,8 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from jobgen.batch.states import RunState, shown_wait, states_of, table
 from jobgen.batch.sweep.record import Goal, Sweep, Trial
+from slipway.base.bounded_read import read_whole
 from slipway.base.contract import METRICS
-from slipway.base.reading import read_whole
 
 
 class Result(NamedTuple):

@@ -6,7 +6,7 @@ import re
 from typing import Dict, FrozenSet, List, NamedTuple, Set
 
 from jobgen.detect.ask import Asker
-from jobgen.detect.words import number
+from jobgen.detect.parsing import number
 
 Attributes = Dict[str, str]
 UNITS = {"b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
+from jobgen.detect.parsing import is_plain, number
 from jobgen.detect.pbs.facts import Attributes, Host, PbsFacts
 from jobgen.detect.slurm.facts import FOREVER
-from jobgen.detect.words import is_plain, number
 
 SHORT = 4 * 3600
 """Seconds: a queue with a smaller limit is for tests and interactive work."""

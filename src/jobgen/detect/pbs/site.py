@@ -9,9 +9,9 @@ from typing import Dict, List, Optional
 from jobgen.detect.ask import Asker
 from jobgen.detect.draft import Draft
 from jobgen.detect.gpus import maker
+from jobgen.detect.parsing import is_plain, listed
 from jobgen.detect.pbs.facts import Host, PbsFacts, read_pbs, size_of
 from jobgen.detect.pbs.queues import UsableQueue, best, queues_of
-from jobgen.detect.words import is_plain, listed
 
 NODES = "pbsnodes -a"
 QUEUES = "qstat -Q -f"

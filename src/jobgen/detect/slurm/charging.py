@@ -6,9 +6,9 @@ import re
 from typing import List, Optional
 
 from jobgen.detect.draft import Draft
+from jobgen.detect.parsing import is_plain, listed
 from jobgen.detect.slurm.facts import SlurmFacts
 from jobgen.detect.slurm.partitions import Partition, accounts_of, qos_of
-from jobgen.detect.words import is_plain, listed
 
 SACCTMGR = "sacctmgr show associations"
 

@@ -7,7 +7,7 @@ from typing import Dict, FrozenSet, List, NamedTuple, Optional, Tuple
 
 from jobgen.detect.ask import Asker
 from jobgen.detect.gpus import Gpus, gpus_of
-from jobgen.detect.words import is_plain, number
+from jobgen.detect.parsing import is_plain, number
 
 SINFO = "%P|%a|%l|%D|%T|%c|%z|%m|%d|%f|%G|%N"
 """Partition, whether it is up, time limit, number of nodes, state, CPUs, sockets:cores:threads, MiB of memory and of

@@ -6,8 +6,8 @@ import re
 from typing import Dict, List, NamedTuple, Tuple
 
 from jobgen.detect.draft import Draft
+from jobgen.detect.parsing import listed, number
 from jobgen.detect.slurm.facts import Nodes
-from jobgen.detect.words import listed, number
 
 NODE = "scontrol show node"
 MEMORY_DEFAULTS = ("DefMemPerCPU", "DefMemPerNode")

@@ -8,11 +8,11 @@ from typing import Dict, List, Optional, Tuple
 from jobgen.detect.ask import Asker
 from jobgen.detect.draft import Draft
 from jobgen.detect.gpus import maker
+from jobgen.detect.parsing import is_plain, listed, number
 from jobgen.detect.slurm.charging import charge
 from jobgen.detect.slurm.facts import SlurmFacts, node_facts, read_slurm
 from jobgen.detect.slurm.node import NODE, Node, draft_cores, draft_local_disk, draft_memory
 from jobgen.detect.slurm.partitions import Kind, Partition, best, kind_of, partitions_of
-from jobgen.detect.words import is_plain, listed, number
 
 CONFIG = "scontrol show config"
 SINFO = "sinfo"

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from slipway.base.bounded_read import open_regular
 from slipway.base.flags import is_utf8
-from slipway.base.reading import open_regular
 from slipway.data.archive import Archive, ArchiveError, Names
 from slipway.data.packed import SUFFIXES, Images, find_images, is_image, is_left_out, left_out_of, root_of
 from trainer.config.errors import ConfigError

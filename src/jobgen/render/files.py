@@ -7,15 +7,15 @@ import shlex
 from pathlib import Path
 from typing import Any, Callable, List, Literal, Mapping, NamedTuple, Optional, Tuple
 
-from jobgen.errors import JobgenError, nearest
-from jobgen.model.job import Job, JobSpec, Site
-from jobgen.model.paths import data_folder
+from jobgen.base.errors import JobgenError, nearest
+from jobgen.base.job import Job, JobSpec, Site
+from jobgen.base.paths import data_folder
 from jobgen.render.header import origin_of, version_of
 from jobgen.render.script import NOTHING, render
 from jobgen.resolve.load import divide, load
 from jobgen.resolve.resolve import resolve
 from jobgen.schedulers import scheduler_names, scheduler_of
-from slipway.base.reading import read_start
+from slipway.base.bounded_read import read_start
 
 LIMIT = 1 << 20
 """Bytes that a script may have: with the library inside, four times the longest."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from slipway.base.errors import SessionError
 from slipway.script.arguments import as_number
-from slipway.script.window import Sum
+from slipway.script.step_metrics import Sum
 
 Part = dict[str, list[float]]
 """Sums of one rank in one pass: by name, the sum of weight times value, and the sum of weights."""

@@ -2,7 +2,7 @@
 
 A rank leaves two files in the folder profile/ of the run: ``rankN.trace.json.gz``, which https://ui.perfetto.dev and
 chrome://tracing open, and ``rankN.json``, a summary of it for the log and the report. With ``--profile start`` it
-leaves ``start.rankN.json``, the seconds of each part of ``slipway.base.startup``.
+leaves ``start.rankN.json``, the seconds of each part of ``slipway.base.startup_time``.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import List, NamedTuple, Sequence, Union
 
-from jobgen.errors import JobgenError
+from jobgen.base.errors import JobgenError
 
 COLUMNS = 100
 """Longest line of a script."""

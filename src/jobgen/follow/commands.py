@@ -10,17 +10,17 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
+from jobgen.base.errors import JobgenError, printable
+from jobgen.base.queue import JobId, Queue, Seen, job_id
 from jobgen.batch.record import RunSet
 from jobgen.batch.states import states_of
 from jobgen.batch.study import record as studies
 from jobgen.batch.study.record import is_study, read_study
 from jobgen.batch.sweep import results as sweeps
 from jobgen.batch.sweep.record import is_sweep, read_sweep
-from jobgen.errors import JobgenError, printable
-from jobgen.follow.finding import newest_run, output_folder, runs_named, runs_of, runs_said_in
+from jobgen.follow.lookup import newest_run, output_folder, runs_named, runs_of, runs_said_in
 from jobgen.follow.tasks import lines_of_jobs, lines_of_runs
 from jobgen.jobs.runs import Run
-from jobgen.model.queue import JobId, Queue, Seen, job_id
 from jobgen.schedulers import queue_of, queues_here
 from slipway.base.errors import labelled
 

@@ -9,10 +9,10 @@ import subprocess
 from pathlib import Path
 from typing import Callable, Dict, Iterator, List, Mapping, Optional
 
-from jobgen.errors import JobgenError, UsageError, nearest, warn
-from jobgen.model.job import BUILDS, Job
-from jobgen.model.paths import data_folder
-from jobgen.model.shell import words_of
+from jobgen.base.errors import JobgenError, UsageError, nearest, warn
+from jobgen.base.job import BUILDS, Job
+from jobgen.base.paths import data_folder
+from jobgen.base.shell import words_of
 from jobgen.render.launch import backends
 from jobgen.resolve.settings import settings_of
 from jobgen.runtimes import Container, container_of

@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from slipway.report.foreign_folder import Folder
+from slipway.report.untrusted_folder import Folder
 
 MOST_BYTES = 1 << 24
 """Of a file that are read: ten thousands of runs."""

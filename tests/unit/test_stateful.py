@@ -10,10 +10,10 @@ from torch import nn
 
 from messages import refused
 from ranks import on_ranks
-from slipway.checkpoint import components
-from slipway.checkpoint.components import join, split
-from slipway.checkpoint.folder import read_checkpoint, write_checkpoint
+from slipway.checkpoint import stateful
+from slipway.checkpoint.format import read_checkpoint, write_checkpoint
 from slipway.checkpoint.header import Header, Metric, Position
+from slipway.checkpoint.stateful import join, split
 from slipway.dist.communicator import Alone
 
 HEADER = Header(Position(step=7, samples=3), Metric("loss", 0.25, maximize=False), {"seed": 4})
@@ -52,12 +52,12 @@ def test_a_restored_model_optimiser_and_scheduler_continue_bitwise(tmp_path):
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=20)
     step(first, optimizer, scheduler, 3)
     parts = {"model": first, "optimizer": optimizer, "scheduler": scheduler}
-    found = through_disk(components.capture(parts, HEADER), tmp_path)
+    found = through_disk(stateful.capture(parts, HEADER), tmp_path)
 
     second = nn.Linear(3, 2)
     other = torch.optim.AdamW(second.parameters(), lr=0.9)
     new = {"optimizer": other, "scheduler": torch.optim.lr_scheduler.OneCycleLR(other, max_lr=0.5, total_steps=20)}
-    restored = components.restore({"model": second, **new}, found, Alone(torch.device("cpu")))
+    restored = stateful.restore({"model": second, **new}, found, Alone(torch.device("cpu")))
     assert restored == (found.header, [])
     assert restored.header[:3] == HEADER[:3]
     for model, parts in ((first, (optimizer, scheduler)), (second, tuple(new.values()))):
@@ -89,11 +89,11 @@ class Pair(NamedTuple):
 )
 def test_any_plain_state_is_restored_unchanged(state, tmp_path):
     parts = {"part": Component(state)}
-    on_disk = through_disk(components.capture(parts, HEADER), tmp_path)
+    on_disk = through_disk(stateful.capture(parts, HEADER), tmp_path)
     again = Component("untouched")
-    missing = components.restore({"part": again}, on_disk, Alone(torch.device("cpu"))).missing
+    missing = stateful.restore({"part": again}, on_disk, Alone(torch.device("cpu"))).missing
     assert (str(again.state), missing) == (str(state), [])
-    assert "other" in components.restore({"other": again}, on_disk, Alone(torch.device("cpu"))).missing
+    assert "other" in stateful.restore({"other": again}, on_disk, Alone(torch.device("cpu"))).missing
 
 
 @pytest.mark.parametrize(
@@ -134,26 +134,26 @@ class Versioned(nn.Linear):
 
 
 def test_a_module_that_asks_for_its_version_is_restored(tmp_path):
-    found = through_disk(components.capture({"model": Versioned(3, 2)}, HEADER), tmp_path)
+    found = through_disk(stateful.capture({"model": Versioned(3, 2)}, HEADER), tmp_path)
     again = Versioned(3, 2)
-    components.restore({"model": again}, found, Alone(torch.device("cpu")))
+    stateful.restore({"model": again}, found, Alone(torch.device("cpu")))
     assert torch.equal(again.weight, found.tensors["model"]["weight"])
 
 
 def test_tensors_are_copies_so_that_no_file_stays_open(tmp_path):
-    found = through_disk(components.capture({"a": Component({"step": torch.zeros(())})}, HEADER), tmp_path)
+    found = through_disk(stateful.capture({"a": Component({"step": torch.zeros(())})}, HEADER), tmp_path)
     part = Component()
-    components.restore({"a": part}, found, Alone(torch.device("cpu")))
+    stateful.restore({"a": part}, found, Alone(torch.device("cpu")))
     assert part.state["step"].data_ptr() != found.tensors["a"]["step"].data_ptr()
 
 
 def test_what_rank_0_has_read_reaches_every_rank():
     state = {"w": torch.arange(4, dtype=torch.float64), "n": torch.tensor(3)}
-    found = components.capture({"a": Component(state), "b": Component({"lr": [0.1, (2,)]})}, HEADER)
+    found = stateful.capture({"a": Component(state), "b": Component({"lr": [0.1, (2,)]})}, HEADER)
 
     def action(comm):
         parts = {name: Component() for name in "abc"}
-        restored = components.restore(parts, found if comm.world.is_root else None, comm)
+        restored = stateful.restore(parts, found if comm.world.is_root else None, comm)
         return restored, {name: part.state for name, part in parts.items()}
 
     for (header, missing), states in on_ranks(3, action):
@@ -162,4 +162,4 @@ def test_what_rank_0_has_read_reaches_every_rank():
 
 
 def test_all_ranks_start_anew_if_rank_0_found_nothing():
-    assert on_ranks(2, lambda comm: components.restore({"a": Component()}, None, comm)) == [None, None]
+    assert on_ranks(2, lambda comm: stateful.restore({"a": Component()}, None, comm)) == [None, None]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from slipway.base.files import LineFile
 from slipway.base.goodput import MEASURED, START, STARTED, TRAINED, WAITED
-from slipway.base.startup import age_of_this_process
+from slipway.base.startup_time import age_of_this_process
 
 
 class Clock:

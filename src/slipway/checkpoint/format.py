@@ -20,10 +20,10 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from slipway.base.bounded_read import read_whole
 from slipway.base.contract import BEST, LATEST, checkpoint_folder
 from slipway.base.errors import warn
 from slipway.base.files import sync_folder, write_json
-from slipway.base.reading import read_whole
 from slipway.checkpoint.header import SCHEMA, Header, from_manifest, to_manifest
 
 log = logging.getLogger(__name__)

@@ -6,10 +6,10 @@ import platform
 import re
 import shutil
 
+from jobgen.base.errors import JobgenError
 from jobgen.detect.ask import Asker
 from jobgen.detect.draft import Draft
-from jobgen.detect.words import is_plain
-from jobgen.errors import JobgenError
+from jobgen.detect.parsing import is_plain
 
 OTHERS = {"bsub": "LSF", "qconf": "Grid Engine", "condor_submit": "HTCondor", "flux": "Flux", "oarsub": "OAR"}
 """Commands of schedulers that jobgen does not know."""

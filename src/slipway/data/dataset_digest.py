@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from slipway.base.errors import StateMismatchError, warn
-from slipway.checkpoint.containers import obstacle
+from slipway.checkpoint.values import obstacle
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slipway.checkpoint.containers import obstacle
+from slipway.checkpoint.values import obstacle
 
 MAX_BYTES = 1 << 20
 """Of a tensor, array or list that are compared: all of a smaller one, else elements at equal distances."""

@@ -19,6 +19,7 @@ from trainer.config.errors import ConfigError, TrainerError
 from trainer.config.settings import Config
 from trainer.data.loader import NO_LABEL, Batch
 from trainer.data.seeds import ModuleSeeder, Seeder, StepSeeder, seeder_of
+from trainer.engine.profiler import BACKWARD, FORWARD, UPDATE
 from trainer.model import Shape
 from trainer.model.compilation import compile_in_place, require_compiler
 from trainer.model.normalise import Normalise
@@ -29,7 +30,6 @@ from trainer.parallel.stages.pipeline import Measure, Pipeline
 from trainer.parallel.stages.replicas import Replicas
 from trainer.parallel.stages.timeline import Timeline
 from trainer.parallel.strategy import Strategy
-from trainer.training.profiler import BACKWARD, FORWARD, UPDATE
 
 
 class Learner:

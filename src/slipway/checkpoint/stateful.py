@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from slipway.base.errors import SessionError, SlipwayError
-from slipway.checkpoint.containers import DICTIONARIES, SETS, WITH_OPTIONS, kind_of, make, obstacle, options_of
-from slipway.checkpoint.folder import Checkpoint, Tensors
+from slipway.checkpoint.format import Checkpoint, Tensors
 from slipway.checkpoint.header import Header, from_manifest, to_manifest
+from slipway.checkpoint.values import DICTIONARIES, SETS, WITH_OPTIONS, kind_of, make, obstacle, options_of
 from slipway.dist.collectives import as_bytes, broadcast_json
 from slipway.dist.communicator import Communicator
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
+from slipway.base.bounded_read import SMALL
 from slipway.base.errors import one_line
-from slipway.base.reading import SMALL
 
 LONGEST_LINE = 1 << 16
 """Bytes of a line of metrics.jsonl from which on it is no record."""

@@ -15,16 +15,16 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from slipway.base.errors import warn
-from slipway.checkpoint import components
-from slipway.checkpoint.components import Stateful
-from slipway.checkpoint.folder import Checkpoint
+from slipway.checkpoint import stateful
+from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.header import Header, Position
+from slipway.checkpoint.stateful import Stateful
 from trainer.config.errors import ConfigError
 from trainer.config.settings import Config, experiment
 from trainer.data import order
 from trainer.data.seeds import StepSeeder
 from trainer.data.sets import Dataset
-from trainer.training.learner import Learner
+from trainer.engine.learner import Learner
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ def facts(learner: Learner, config: Config, *, order_version: int) -> dict[str, 
 
 def capture(learner: Learner, header: Header) -> Checkpoint:
     """Return a checkpoint of ``learner``; its tensors still are the learner's own."""
-    return components.capture(_components(learner), header)
+    return stateful.capture(_components(learner), header)
 
 
 def restore(learner: Learner, found: Checkpoint | None) -> Header:
@@ -95,7 +95,7 @@ def restore(learner: Learner, found: Checkpoint | None) -> Header:
         learner: freshly built, on each rank.
         found: on rank 0, the checkpoint; None there to start from the beginning. Ignored on other ranks.
     """
-    restored = components.restore(_components(learner), found, learner.comm)
+    restored = stateful.restore(_components(learner), found, learner.comm)
     if restored is None:
         return Header(Position())
     if learner.ema and "ema" in restored.missing:  # the run had no average so far
@@ -240,4 +240,4 @@ class Average:
         """Take them over."""
         averages = dict(state_dict)
         self._ema.n_averaged.copy_(averages.pop("n_averaged"))
-        components.load_module(self._ema.module, averages)
+        stateful.load_module(self._ema.module, averages)

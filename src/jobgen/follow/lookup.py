@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 from typing import List, Tuple
 
-from jobgen.errors import JobgenError
+from jobgen.base.errors import JobgenError
+from jobgen.base.queue import JobId, job_id
 from jobgen.jobs.runs import Run
-from jobgen.model.queue import JobId, job_id
-from slipway.base.reading import read_start
+from slipway.base.bounded_read import read_start
 
 LOG_START = 1 << 16
 """Bytes of a log in which its script says where the run is: behind what modules and a prologue say."""

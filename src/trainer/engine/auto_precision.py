@@ -17,15 +17,15 @@ from typing import Any
 import torch
 
 from slipway.base.errors import warn
-from slipway.checkpoint.folder import Checkpoint
+from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.header import Header
 from slipway.dist.collectives import broadcast_json, run_on_root, sum_numbers
 from slipway.dist.communicator import Communicator
 from trainer.config.errors import ConfigError
 from trainer.config.plugin import SEPARATOR
 from trainer.config.settings import Settings
+from trainer.engine.checkpoint import CONFIG
 from trainer.optim.amp import AMP_TYPES
-from trainer.training.checkpoint import CONFIG
 
 AUTO = "auto"
 DECODER = "data.decoder"
