@@ -125,7 +125,7 @@ def _read(folder: Folder, number: int, *, last: bool) -> PastAttempt:
         state, saved = ("crashed" if crashed else state), None
         ended = _last_sign(folder, own, last=last) if crashed else None
     reached = _logged_step(folder, f"{own}/{ATTEMPT_ERRORS}") if state in {"crashed", "failed"} else saved
-    started = _time(json_of(folder, f"{own}/{PROVENANCE}").get("started"))  # start of training, after copies and preflight
+    started = _time(json_of(folder, f"{own}/{PROVENANCE}").get("started"))  # of training, after copies and preflight
     times = [each for each in (started, folder.modified(f"{own}/{ATTEMPT_JOB}")) if each]
     began = min(times, default=None)
     return PastAttempt(

@@ -89,7 +89,7 @@ def read(paths: Sequence[Path]) -> Parts:
             found = read_run(folder, name=name, anchor=f"run-{parts.next_run}", images=len(paths) <= MOST_WITH_IMAGES)
             parts.runs.append(found)
         else:
-            _say(labelled("warning", "no-such-run", f"{path} is not a run: it contains none of the files of a run folder"))
+            _say(labelled("warning", "no-such-run", f"{path}: not a run: it has none of a run folder's files"))
             continue
         parts.names.append(name)
         for warning in found.warnings:
