@@ -231,7 +231,7 @@ def _model(settings: Settings, comm: Communicator, found: Checkpoint | None, dat
     model = initial_model(settings, shape=dataset.shape, classes=len(dataset.classes))
     try:
         restored = restore({"model": model}, found, comm)
-    except RuntimeError as error:  # load_state_dict names what differs
+    except RuntimeError as error:  # the message of load_state_dict lists the differences
         said = " ".join(str(error).split())
         raise ConfigError(
             "different-model", f"{settings.model.arch} is not the model of the checkpoint: {said}"

@@ -47,7 +47,7 @@ def compile_in_place(model: nn.Module) -> None:
         def call(*args: Any, **kwargs: Any) -> Any:
             return model._call_impl(*args, **kwargs)  # noqa: SLF001 -- as nn.Module.compile does
 
-        model._compiled_call_impl = torch.compile(call)  # noqa: SLF001 -- likewise
+        model._compiled_call_impl = torch.compile(call)  # noqa: SLF001 -- as nn.Module.compile does
     else:
         model.compile()
 

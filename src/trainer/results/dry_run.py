@@ -1,4 +1,4 @@
-"""Temporary run folder for ``--dry-run``, which exercises all parts of a run and leaves no files behind."""
+"""Temporary run folder for ``--dry-run``, which runs all parts of a run without keeping their files."""
 
 from __future__ import annotations
 
