@@ -50,5 +50,5 @@ def run_selftest(
             error.raised_on_all_ranks = True
             raise error
         attempt.run(lambda begun: begun.conclude(Reason.NONE, step=0))
-    log.info("selftest: %d rank(s) on %d node(s), no faults", len(ranks), len({facts.host for facts in ranks}))
+    log.info("selftest: %d rank(s) on %d node(s), nothing wrong", len(ranks), len({facts.host for facts in ranks}))
     return Reason.NONE
