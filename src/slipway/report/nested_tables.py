@@ -1,4 +1,4 @@
-"""Configurations and what else is written in nested tables, as rows of a name and a text."""
+"""Nested tables, such as configurations, flattened to rows of name and text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slipway.report.untrusted_folder import Folder
 
 
 def read_config(folder: Folder) -> tuple[dict[str, str], str]:
-    """Return the configuration by its keys, and as its text."""
+    """Return the run's configuration by dotted key, and the file's text."""
     name = CONFIG if folder.has(CONFIG) else INPUT_CONFIG
     text = folder.text(name)
     if not text:
@@ -20,13 +20,13 @@ def read_config(folder: Folder) -> tuple[dict[str, str], str]:
     try:
         return flat(tomllib.loads(text)), text
     except (ValueError, RecursionError) as error:
-        folder.warn(f"{name}: no TOML: {error or 'nested too deeply'}")
+        folder.warn(f"{name}: not valid TOML: {error or 'nested too deeply'}")
         return {}, text
 
 
 def flat(value: Any, prefix: str = "", depth: int = 0) -> dict[str, str]:
-    """Return the values in nested tables by their dotted names, as text."""
-    if not isinstance(value, Mapping) or depth > 8:  # noqa: PLR2004 -- no file of ours is that deep
+    """Return the values in nested tables as text, by dotted name."""
+    if not isinstance(value, Mapping) or depth > 8:  # noqa: PLR2004 -- Slipway's own files are not that deep
         return {prefix: value if isinstance(value, str) else _short(value)}
     rows: dict[str, str] = {}
     for key, inner in value.items():

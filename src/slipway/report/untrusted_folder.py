@@ -1,7 +1,7 @@
-"""Reading a folder that somebody else has filled, who may mean harm.
+"""Safe reading of an untrusted folder.
 
-No symbolic link below the folder is followed, nothing that could block is waited for, and no more than a limit is
-read. What cannot be read is named in a warning; what is not there is not.
+Reads never follow symbolic links below the folder, never block, and never exceed a size limit. Unreadable files cause a
+warning; missing files do not.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from slipway.base.bounded_read import SMALL
 from slipway.base.errors import one_line
 
 LONGEST_LINE = 1 << 16
-"""Bytes of a line of metrics.jsonl from which on it is no record."""
+"""Maximum number of bytes that are read as one line; longer lines are split and are then not valid records."""
 
 
 class Folder:
-    """A folder, and what went wrong while it was read."""
+    """An untrusted folder, and the warnings from reading it."""
 
     def __init__(self, path: Path, *, below: str = "") -> None:
-        """Read the folder ``below``, a relative path, of ``path``; ``path`` itself may be a symbolic link."""
+        """Prepare to read the folder at the relative path ``below`` in ``path``, which may be a symbolic link."""
         self.path = path
         self.below = PurePosixPath(below)
         self.warnings: list[str] = []
 
     @property
     def name(self) -> str:
-        """The name that people know the folder by."""
+        """The folder's last path component, without resolving links."""
         return self.below.name or Path(os.path.abspath(self.path)).name or "/"  # noqa: PTH100 -- keeps links
 
     def warn(self, text: str) -> None:
-        """Keep ``text``, one line about what could not be read, for the page and for stderr; each once."""
+        """Add the warning ``text``, as one line, for the page and for stderr; ignore duplicates."""
         text = one_line(text)
         if text not in self.warnings:
             self.warnings.append(text)
 
     def has(self, name: str) -> bool:
-        """Return whether there is something of this name, readable or not."""
+        """Return whether the path exists, readable or not."""
         try:
             with self._parent_of(name) as (parent, last):
                 os.stat(last, dir_fd=parent, follow_symlinks=False)
@@ -51,46 +51,46 @@ class Folder:
         return True
 
     def read(self, name: str, *, limit: int = SMALL) -> bytes | None:
-        """Return the first ``limit`` bytes of a file; None, with a warning unless it is missing, if it cannot."""
+        """Return the first ``limit`` bytes of a file; None if it is missing, and with a warning if it is unreadable."""
         content = None
         with self._reported(name), self._open(name) as file:
             content = file.read(limit + 1)
         if content is not None and len(content) > limit:
-            self.warn(f"{name}: only its first {limit} bytes are read")
+            self.warn(f"{name}: read only the first {limit} bytes")
         return content if content is None else content[:limit]
 
     def read_end(self, name: str, *, limit: int = SMALL) -> bytes | None:
-        """Return the last ``limit`` bytes of a file; None as ``read`` does."""
+        """Return the last ``limit`` bytes of a file; None in the same cases as ``read``."""
         content = None
         with self._reported(name), self._open(name) as file:
             file.seek(max(os.fstat(file.fileno()).st_size - limit, 0))
             content = file.read(limit)
-        return content  # noqa: RET504 -- after an error, which _reported takes, it is None
+        return content  # noqa: RET504 -- None after an error, which _reported suppresses
 
     def text(self, name: str, *, limit: int = SMALL) -> str | None:
-        """Return the same as text; bytes that are not UTF-8 are replaced, with a warning."""
+        """Return the result of ``read`` as text; replace bytes that are not UTF-8, with a warning."""
         content = self.read(name, limit=limit)
         if content is None:
             return None
         text = content.decode(errors="replace")
-        # A cut at the limit may split the last letter; that has its warning already.
+        # Truncation at the limit may split the last character; read has already warned about it.
         if "\ufffd" in text[:-1]:
-            self.warn(f"{name}: not all of it is UTF-8")
+            self.warn(f"{name}: contains bytes that are not UTF-8")
         return text
 
     def lines(self, name: str, *, limit: int) -> Iterator[bytes]:
-        """Yield the lines of the first ``limit`` bytes of a file; a line that is too long comes in parts."""
+        """Yield the lines in the first ``limit`` bytes of a file; split lines longer than ``LONGEST_LINE``."""
         with self._reported(name), self._open(name) as file:
             left = limit
             while line := file.readline(LONGEST_LINE):
                 left -= len(line)
                 if left < 0:
-                    self.warn(f"{name}: only its first {limit} bytes are read")
+                    self.warn(f"{name}: read only the first {limit} bytes")
                     return
                 yield line
 
     def modified(self, name: str) -> float | None:
-        """Return when a regular file was written last, in seconds since the epoch; None if there is none."""
+        """Return the modification time of a regular file, in seconds since 1970; None if there is none."""
         with contextlib.suppress(OSError), self._parent_of(name) as (parent, last):
             found = os.stat(last, dir_fd=parent, follow_symlinks=False)
             if stat.S_ISREG(found.st_mode):
@@ -98,17 +98,17 @@ class Folder:
         return None
 
     def link(self, name: str) -> str:
-        """Return where a symbolic link points to; "" if it is none. What is there is not looked at."""
+        """Return the target of a symbolic link, without accessing it; "" if ``name`` is not a link."""
         with contextlib.suppress(OSError), self._parent_of(name) as (parent, last):
             return os.readlink(last, dir_fd=parent)
         return ""
 
     def names(self, name: str) -> list[str]:
-        """Return the names in a folder, sorted; none if there is no such folder."""
+        """Return the names in a folder, sorted; [] if the folder is missing."""
         found: list[str] = []
         with self._reported(name), self._parent_of(f"{name}/.") as (folder, _):
             found = sorted(os.listdir(folder))  # noqa: PTH208 -- a Path takes no descriptor
-        return found  # noqa: RET504 -- likewise
+        return found  # noqa: RET504 -- [] after an error, which _reported suppresses
 
     @contextlib.contextmanager
     def _reported(self, name: str) -> Iterator[None]:
@@ -119,7 +119,7 @@ class Folder:
         except OSError as error:
             parts = name.split("/")
             link = any(self.link("/".join(parts[:count])) for count in range(1, len(parts) + 1))
-            why = "a symbolic link, which is not followed" if link else error.strerror
+            why = "symbolic links are not followed" if link else error.strerror
             self.warn(f"{name}: not read: {why}")
 
     @contextlib.contextmanager
@@ -134,9 +134,9 @@ class Folder:
 
     @contextlib.contextmanager
     def _parent_of(self, name: str) -> Iterator[tuple[int, str]]:
-        """Yield a descriptor of the folder in which ``name`` lies, and the last part of it.
+        """Yield a descriptor of the parent folder of ``name``, and the last component of ``name``.
 
-        The folders are opened one from the other: a link that appears meanwhile leads nowhere either.
+        Each folder is opened relative to its parent, so a symbolic link created meanwhile is not followed either.
         """
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         parts = [*self.below.parts, *name.split("/")]
