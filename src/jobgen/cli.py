@@ -170,7 +170,7 @@ def _check(arguments: argparse.Namespace) -> int:
     for script in found:
         for line in script.difference:
             print(printable(line))
-        made = f"written by jobgen {script.version}, this is {VERSION}" if script.version != VERSION else "see above"
+        made = f"jobgen {script.version} wrote it, this is {VERSION}" if script.version != VERSION else "see above"
         warn("stale-script", f"{script.path} differs from what its files generate ({made}); run {script.command}")
     return 1 if found else 0
 
