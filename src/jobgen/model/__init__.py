@@ -1,1 +1,1 @@
-"""Sites, specs and jobs, and the shell words that they become."""
+"""Data model of jobgen: sites, specs, jobs, job numbers and shell words."""

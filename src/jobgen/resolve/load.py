@@ -78,8 +78,8 @@ def load(path: str, settings: List[str], kind: Type[T]) -> T:
     if kind is JobSpec and not (_is_name(found.name) and len(found.name) <= LONGEST_NAME):
         raise JobgenError(
             "bad-value",
-            f"{_place(path, settings, 'name')}: name is {_shown(found.name)}: it must start with a letter or digit, and "
-            f"have at most {LONGEST_NAME} letters, digits, dots, dashes and underscores.",
+            f"{_place(path, settings, 'name')}: name is {_shown(found.name)}: it must start with a letter or digit "
+            f"and have at most {LONGEST_NAME} letters, digits, dots, dashes and underscores.",
         )
     return found
 

@@ -1,4 +1,4 @@
-"""Apptainer."""
+"""Container runtime Apptainer."""
 
 from __future__ import annotations
 

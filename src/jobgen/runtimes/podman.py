@@ -1,4 +1,4 @@
-"""Podman, rootless."""
+"""Container runtime Podman, rootless."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jobgen.runtimes import Container
 class Podman(Container):
     """Podman 4 or later.
 
-    NVIDIA's GPUs come by CDI, which `nvidia-ctk cdi generate` describes on each node; AMD's are plain devices.
+    NVIDIA GPUs use CDI, whose specification `nvidia-ctk cdi generate` writes on each node; AMD GPUs are plain devices.
     """
 
     name = "podman"

@@ -1,4 +1,4 @@
-"""Pyxis, a plugin of Slurm: srun itself starts each task in the image, by Enroot."""
+"""Container runtime Pyxis, a Slurm plugin: srun starts each task in the image with Enroot."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from jobgen.runtimes import Container
 
 
 class Pyxis(Container):
-    """Pyxis 0.11 or later. Enroot's own hook gives the container the GPUs of the job."""
+    """Pyxis 0.11 or later. Enroot's hook gives the container the job's GPUs."""
 
     name = "pyxis"
     library = "pyxis"
