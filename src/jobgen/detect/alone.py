@@ -1,4 +1,4 @@
-"""A draft for one machine without a scheduler."""
+"""Detection of a single machine without a scheduler."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from jobgen.detect.words import is_plain
 from jobgen.errors import JobgenError
 
 OTHERS = {"bsub": "LSF", "qconf": "Grid Engine", "condor_submit": "HTCondor", "flux": "Flux", "oarsub": "OAR"}
-"""Commands of schedulers that jobgen does not know."""
+"""Commands of schedulers that jobgen does not support."""
 
 
 def draft_alone(draft: Draft, asker: Asker) -> None:
-    """Find out the fields of this machine.
+    """Detect the fields of this machine.
 
     Raises:
-        JobgenError: if it has a scheduler, one that jobgen does not know.
+        JobgenError: if it has a scheduler that jobgen does not support.
     """
     for command, scheduler in OTHERS.items():
         if shutil.which(command):
             raise JobgenError(
                 "unknown-scheduler",
-                f"this is a cluster of {scheduler} ({command}), and jobgen knows Slurm, PBS and single machines: "
-                "docs/adding.md says how to add a scheduler.",
+                f"this cluster uses {scheduler} ({command}), but jobgen supports only Slurm, PBS and single machines: "
+                "see docs/adding.md to add a scheduler.",
             )
     host = platform.node().partition(".")[0]
     draft.add("name", host if is_plain(host) else "machine", "its own name")

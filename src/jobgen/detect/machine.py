@@ -1,4 +1,4 @@
-"""What the login node tells of the nodes: container runtime, namespaces, interfaces, folders, proxies."""
+"""Detection of fields that do not depend on the scheduler: container runtime, interfaces, folders, proxies."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ NAMESPACES = (
     ("/proc/sys/kernel/unprivileged_userns_clone", "0"),
     ("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1"),
 )
-"""Files of the kernel, of Debian's and of Ubuntu's, and what in them forbids users namespaces."""
+"""Files of the kernel (upstream, Debian, Ubuntu), and the content that disables user namespaces."""
 WORK = ("SCRATCH", "WORK", "PSCRATCH", "WORKDIR")
-"""Variables by which sites name a large disk of all nodes."""
+"""Variables with which sites name a large shared disk."""
 LONGEST = 1000
-"""Characters of a variable that becomes a value."""
+"""Maximum characters of a variable that becomes a value."""
 PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 
 
 def draft_machine(draft: Draft, asker: Asker, *, has_pyxis: bool) -> None:
-    """Find out the fields that are the same whatever the scheduler is."""
+    """Detect the fields that do not depend on the scheduler."""
     modules = read_modules(asker)
     _container(draft, asker, modules, has_pyxis=has_pyxis)
     if loaded := loaded_schedulers(asker):
@@ -47,7 +47,7 @@ def draft_machine(draft: Draft, asker: Asker, *, has_pyxis: bool) -> None:
 
 
 def _container(draft: Draft, asker: Asker, modules: Dict[str, List[str]], *, has_pyxis: bool) -> None:
-    """Find the container runtime: on PATH, as a plugin of Slurm, or as a module."""
+    """Detect the container runtime: on PATH, as a Slurm plugin, or as a module."""
     torch = modules.get("torch", [])
     version = _runtime(asker)
     if version:
@@ -73,7 +73,7 @@ def _container(draft: Draft, asker: Asker, modules: Dict[str, List[str]], *, has
 
 
 def _runtime(asker: Asker) -> Optional[Tuple[str, str]]:
-    """Return which of Apptainer and Singularity is on PATH, and what it says: one may be a link to the other."""
+    """Return the name and version text of Apptainer or Singularity on PATH, or None; one may be a link to the other."""
     for program in ("apptainer", "singularity"):
         if shutil.which(program):
             lines = asker.ask(program, "--version").text.split("\n")
@@ -98,7 +98,7 @@ def _no_container(draft: Draft, modules: Dict[str, List[str]]) -> None:
 
 
 def _namespaces(draft: Draft, asker: Asker, program: str) -> None:
-    """Say where neither namespaces nor a setuid starter let users run containers."""
+    """Add a question if users have neither user namespaces nor a setuid starter to run containers."""
     answer = asker.ask("unshare", "--user", "--map-root-user", "true", expected=False)
     if not answer.error or _has_starter(program):
         return
@@ -109,7 +109,7 @@ def _namespaces(draft: Draft, asker: Asker, program: str) -> None:
 
 
 def _has_starter(program: str) -> bool:
-    """Return whether the setuid part of Apptainer or Singularity is installed beside it.
+    """Return whether the setuid starter of Apptainer or Singularity is installed.
 
     https://apptainer.org/docs/admin/main/installation.html, "Setuid".
     """
@@ -131,7 +131,7 @@ def _content(path: str) -> str:
 
 
 def _interfaces(draft: Draft, asker: Asker, modules: Dict[str, List[str]]) -> None:
-    """Name the interfaces of a Slingshot network, and of InfiniBand where people may want it."""
+    """Detect the interfaces of Slingshot and InfiniBand networks, and an MPI other than Open MPI."""
     text = asker.ask("ip", "-brief", "link", "show", expected=False).text
     names = [line.split()[0].partition("@")[0] for line in text.splitlines() if line.strip()]
     names = names or [path.name for path in Path("/sys/class/net").glob("*")]
@@ -155,7 +155,7 @@ def _interfaces(draft: Draft, asker: Asker, modules: Dict[str, List[str]]) -> No
 
 
 def _folders(draft: Draft, env: Mapping[str, str]) -> None:
-    """Propose the large disk that the site names by a variable."""
+    """Propose the site's large shared disk, from a variable, as the output folder."""
     named: List[Tuple[str, str]] = [(name, env[name]) for name in WORK if env.get(name)]
     possible = [(name, path) for name, path in named if path.startswith("/") and path.isprintable()]
     if possible:

@@ -1,4 +1,4 @@
-"""A draft of a PBS site, from what PBS says."""
+"""Draft of a PBS site from the facts about its cluster."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ QUEUES = "qstat -Q -f"
 SERVER = "qstat -B -f"
 GIB = 1 << 30
 COMMON = frozenset({"arch", "host", "mem", "ncpus", "ngpus", "nmics", "vmem", "vnode", "vntype"})
-"""Resources that every OpenPBS has (pbs_resources(7B)), or that job scripts ask for anyway."""
+"""Resources of every OpenPBS (pbs_resources(7B)), and those that job scripts request anyway."""
 
 
 def draft_pbs(draft: Draft, asker: Asker, version: str) -> None:
-    """Find out the fields of a PBS site."""
+    """Detect the fields of a PBS site."""
     pbs = read_pbs(asker, version)
     draft.add("name", _name(pbs), f"{SERVER}: server_host={pbs.server.get('server_host', '')}")
     draft.add("scheduler", "pbs", f"qstat --version: {version}" if version else "qsub is here")
@@ -60,7 +60,7 @@ def _name(pbs: PbsFacts) -> str:
 
 
 def ask_launcher(draft: Draft) -> None:
-    """Ask what starts processes on other nodes."""
+    """Add a question about the launcher or the remote shell."""
     if shutil.which("mpirun") and "mpi" not in draft.found:
         draft.ask("launcher", "Shall mpirun start the ranks, as it is here? By default a remote shell does.", "mpirun")
     else:
@@ -68,7 +68,7 @@ def ask_launcher(draft: Draft) -> None:
 
 
 def _gpus(draft: Draft, pbs: PbsFacts, hosts: List[Host], with_gpus: Optional[UsableQueue]) -> None:
-    """Find out what the nodes with GPUs have."""
+    """Detect GPUs, cores and memory of the GPU nodes."""
     up = [host for host in hosts if host.is_up and host.gpus] or [host for host in hosts if host.gpus]
     kind = _kind(draft, pbs, up)
     fewest = min(host.gpus for host in kind)
@@ -98,7 +98,7 @@ def _tells(text: str) -> bool:
 
 
 def _kind(draft: Draft, pbs: PbsFacts, hosts: List[Host]) -> List[Host]:
-    """Return the nodes with GPUs of the type that is there most, and name what requests them."""
+    """Return the nodes with the most common GPU type, and add the node property that requests them."""
     names = sorted({key for host in hosts for key in host.values if "gpu" in key.lower()})
     for name in [] if pbs.is_torque else names:
         totals: Dict[str, int] = {}
@@ -115,7 +115,7 @@ def _kind(draft: Draft, pbs: PbsFacts, hosts: List[Host]) -> List[Host]:
 
 
 def _memory(draft: Draft, pbs: PbsFacts, hosts: List[Host]) -> None:
-    """Ask for the memory of a node, where a job that does not ask is given less."""
+    """Set ``mem`` to a node's memory if PBS gives less to jobs that do not request memory."""
     names = ("resources_default.mem", "default_chunk.mem")
     everywhere = [*pbs.queues.values(), pbs.server]
     defaults = [f"{name} = {part[name]}" for part in everywhere for name in names if size_of(part.get(name, ""))]

@@ -1,4 +1,4 @@
-"""Who pays for a job of Slurm: the account and the quality of service that a partition takes."""
+"""Detection of the Slurm account and quality of service (QOS) of jobs in a partition."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ SACCTMGR = "sacctmgr show associations"
 
 
 def charge(draft: Draft, slurm: SlurmFacts, partition: Optional[Partition], without: Optional[Partition]) -> None:
-    """Find out account and quality of service of jobs in ``partition``, and of those ``without`` GPUs in theirs."""
+    """Detect account and QOS of jobs in ``partition``, and of CPU jobs in the partition ``without`` GPUs."""
     _accounts(draft, slurm, partition, without)
     _qos(draft, slurm, partition, without)
 
 
 def _accounts(draft: Draft, slurm: SlurmFacts, partition: Optional[Partition], without: Optional[Partition]) -> None:
-    """Tell who pays."""
+    """Detect the account to charge."""
     enforced = slurm.config.get("AccountingStorageEnforce", "")
     if forced := slurm.variables.get("SBATCH_ACCOUNT"):
         if is_plain(forced):
@@ -44,7 +44,7 @@ def _accounts(draft: Draft, slurm: SlurmFacts, partition: Optional[Partition], w
 
 
 def _account(accounts: List[str], slurm: SlurmFacts, *, gpus: bool) -> str:
-    """Return the account to name: by the word in its name where sites keep those for GPUs apart, or the default."""
+    """Return the account to charge: by "gpu" or "cpu" in its name if accounts differ so, else the default one."""
     other, mine = ("cpu", "gpu") if gpus else ("gpu", "cpu")
     named = [text for text in accounts if _says(text, mine)]
     if named and any(_says(text, other) for text in accounts):
@@ -63,7 +63,7 @@ def _account_source(accounts: List[str], chosen: str, slurm: SlurmFacts) -> str:
 
 
 def _qos(draft: Draft, slurm: SlurmFacts, partition: Optional[Partition], without: Optional[Partition]) -> None:
-    """Name a quality of service where a partition does not take the user's default one."""
+    """Set the QOS if a partition does not accept the user's default one."""
     chosen = _qos_name(draft, "options.qos", slurm, partition)
     if without:
         own = _qos_name(draft, "cpu_options.qos", slurm, without)

@@ -1,4 +1,4 @@
-"""A draft of a Slurm site, from what Slurm says."""
+"""Draft of a Slurm site from the facts about its cluster."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from jobgen.detect.words import is_plain, listed, number
 CONFIG = "scontrol show config"
 SINFO = "sinfo"
 GPU_WORDS = r"gpu|cuda|dgx|accel|booster"
-"""In names of partitions and features: of nodes with GPUs, whatever Slurm counts."""
+"""Pattern in names of partitions and features that indicates GPU nodes, even if Slurm does not count GPUs."""
 SAID_ELSEWHERE = {"SBATCH_ACCOUNT", "SBATCH_EXPORT"}
-"""Of the variables by which people set options of sbatch."""
+"""Variables with sbatch options that other parts of the draft mention."""
 LEAST_VERSION = (20, 11)
-"""Of Slurm, for job scripts."""
+"""Oldest Slurm version for job scripts."""
 
 
 def draft_slurm(draft: Draft, asker: Asker, config: Dict[str, str]) -> bool:
-    """Find out the fields of a Slurm site, whose ``config`` is known; return whether it has pyxis."""
+    """Detect the fields of a Slurm site from ``config`` and further queries; return whether it has Pyxis."""
     slurm = read_slurm(asker, config)
     version = config.get("SLURM_VERSION", "")
     if is_plain(name := config.get("ClusterName", "")):
@@ -65,7 +65,7 @@ def _version(text: str) -> Tuple[int, ...]:
 
 
 def _gpus(draft: Draft, asker: Asker, slurm: SlurmFacts, partition: Partition, kind: Kind) -> None:
-    """Find out what a node of the partition has."""
+    """Detect GPUs, cores, disk and memory of a node of the partition."""
     gres = ":".join(filter(None, ["gpu", kind.gpus.type, str(kind.gpus.per_node)]))
     counts = sorted({part.per_node for nodes in kind.nodes for part in nodes.gpus if part.type == kind.gpus.type})
     mixed = f"; its nodes have {listed(map(str, counts))}: the smallest" if len(counts) > 1 else ""
@@ -95,7 +95,7 @@ def _gpus(draft: Draft, asker: Asker, slurm: SlurmFacts, partition: Partition, k
 
 
 def _gpu_request(draft: Draft, slurm: SlurmFacts) -> None:
-    """Tell which option asks for GPUs: those but --gres are of the plugin cons_tres alone, in Slurm 19.05 and later.
+    """Detect the option that requests GPUs: all except --gres need the plugin cons_tres of Slurm 19.05 or later.
 
     https://slurm.schedmd.com/gres.html, "Running Jobs".
     """
@@ -124,7 +124,7 @@ def _partitions(draft: Draft, every: List[Partition], chosen: Partition, without
 
 
 def _memory_without_gpus(draft: Draft, kind: Kind, without: Partition) -> None:
-    """Leave the memory to Slurm where nodes have less for each core than those with GPUs."""
+    """Drop ``mem`` for CPU jobs if their nodes have less memory per core than the GPU nodes."""
     own = min(nodes.memory / nodes.cores for nodes in without.nodes)
     if own < min(nodes.memory / nodes.cores for nodes in kind.nodes):
         source = f"{SINFO}: nodes of {without.name} have less memory for each core: Slurm's default"
@@ -134,7 +134,7 @@ def _memory_without_gpus(draft: Draft, kind: Kind, without: Partition) -> None:
 def _without_gpus(
     draft: Draft, asker: Asker, config: Dict[str, str], every: List[Partition], chosen: Partition
 ) -> None:
-    """Find out what a cluster without GPUs has; a rank for each socket is near its memory."""
+    """Detect the fields of a cluster without GPUs: one rank per socket, close to its memory."""
     nodes = min((row for row in chosen.nodes if row.is_up), key=lambda row: row.cores)
     node = Node(nodes, node_facts(asker, nodes.first), chosen.facts)
     sockets = number(node.facts.get("Sockets", "")) or 1
@@ -155,7 +155,7 @@ def _without_gpus(
 
 
 def _plugins(draft: Draft, slurm: SlurmFacts, with_gpus: Optional[Partition]) -> None:
-    """Ask about what no command shows: rules of the site by which jobs are changed or refused."""
+    """Add questions about the site's submit plugins, whose rules no command shows."""
     pairs = [(name, slurm.config.get(name, "")) for name in ("JobSubmitPlugins", "CliFilterPlugins")]
     named = [f"{name}={value}" for name, value in pairs if value]
     if not named:
