@@ -47,7 +47,7 @@ def write_draft(*, name: Optional[str], output: Optional[str]) -> int:
     else:
         sys.stdout.write(draft.text)
     where = f" in {path}" if path else ""
-    note(f"detected {len(draft.found)} values; open questions{where}: {', '.join(draft.asked) or 'none'}")
+    note(f"{len(draft.found)} values detected; open questions{where}: {', '.join(draft.asked) or 'none'}")
     return 0
 
 

@@ -218,7 +218,7 @@ class PBS(Scheduler):
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise JobgenError(
                 "no-terminal",
-                "standard input and output must be a terminal for a shell on a node under PBS.",
+                "qsub needs a terminal as standard input and output to open a shell on a node.",
             )
         words = ["qsub", "-I", "-V"]
         for name, value in {**_needs(job), **job.options}.items():
