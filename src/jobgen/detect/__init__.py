@@ -84,10 +84,10 @@ def detect(name: Optional[str] = None) -> Detected:
     if pbs:
         ask_launcher(draft)
     for answer in asker.failed:
-        draft.note(f"No answer: {answer.command}: {answer.error}.")
+        draft.note(f"Command failed: {answer.command}: {answer.error}.")
     verb = "render" if spec == "ddp-local" else "submit --dry-run"
     head = [
-        f"A draft by `jobgen site --detect` on {platform.node()}: each value names its source.",
-        f"Answer the questions, then try it: `jobgen {verb} {spec} --site FILE`. docs/sites.md explains the fields.",
+        f"Draft by `jobgen site --detect` on {platform.node()}; the comment of each value is its source.",
+        f"Answer the questions, then test with `jobgen {verb} {spec} --site FILE`. docs/sites.md explains the fields.",
     ]
     return Detected(draft.text(*head), list(draft.found), list(draft.questions))

@@ -40,10 +40,10 @@ def draft_cores(draft: Draft, node: Node, *, shares: int) -> None:
     source = f"{node.source}: {cpus} CPUs"
     most = number(node.partition.get("MaxCPUsPerNode", ""))
     if 0 < most < cpus:
-        source += f", of which its partition gives {most} (MaxCPUsPerNode)"
+        source += f", its partition allows {most} (MaxCPUsPerNode)"
         cpus = most
-    source += f", {threads} to a core" if threads > 1 else ""
-    source += f", for {shares}" if shares > 1 else ""
+    source += f", {threads} per core" if threads > 1 else ""
+    source += f", divided by {shares}" if shares > 1 else ""
     draft.add("cpus_per_gpu", max(1, cpus // threads // shares), source)
 
 
@@ -59,7 +59,7 @@ def draft_memory(draft: Draft, node: Node, config: Dict[str, str], *, share: flo
     if most := number(node.partition.get("MaxMemPerNode", "")):
         memory = min(memory, most)
     if memory * share >= GIB:
-        source = f"{node.source}: {memory} MiB; a job that does not ask gets {defaults[0]}"
+        source = f"{node.source}: {memory} MiB; jobs without a request get {defaults[0]}"
         draft.add("mem", f"{int(memory * share) // GIB}G", source)
 
 
@@ -74,11 +74,11 @@ def draft_local_disk(draft: Draft, node: Node, config: Dict[str, str]) -> None:
     """Set ``local_disk`` to Slurm's TmpFS if Slurm knows its size; otherwise add a question."""
     disk, resources = config.get("TmpFS", ""), sorted({*node.nodes.other_gres})
     plugins = f"{config.get('JobContainerType', '')} {config.get('NamespaceType', '')}"  # renamed in Slurm 25.11
-    private = "; each job has its own (tmpfs)" if "tmpfs" in plugins else ""
+    private = "; private for each job (tmpfs)" if "tmpfs" in plugins else ""
     gigabytes = (number(node.facts.get("TmpDisk", "")) or node.nodes.disk) // GIB
     if re.fullmatch(r"/[\w./-]+", disk) and gigabytes:
         draft.add("local_disk", disk, f"scontrol show config: TmpFS, {gigabytes} GB of {node.nodes.first}{private}")
         return
-    extra = f" Nodes have the resources {listed(resources)}: is one asked for by --gres?" if resources else ""
-    text = f"Where is the nodes' own disk? scontrol show config: TmpFS={disk or 'unknown'}, of unknown size.{extra}"
+    extra = f" Nodes have the resources {listed(resources)}: does --gres request one of them?" if resources else ""
+    text = f"Where is the nodes' local disk? scontrol show config: TmpFS={disk or 'unknown'}, size unknown.{extra}"
     draft.ask("local_disk", text, "$SLURM_TMPDIR")
