@@ -128,7 +128,7 @@ def _add_following(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     command = commands.add_parser("logs", help="print the log of a job")
     what = f"a run folder or a job number {newest}"
     command.add_argument("target", metavar="RUN", nargs="?", default="", help=what)
-    command.add_argument("--follow", action="store_true", help="print new output until the job ends")
+    command.add_argument("--follow", action="store_true", help="also print new output until the job ends")
     command.set_defaults(command=_logs)
 
     command = commands.add_parser("cancel", help="save and stop a job, or a run on this machine")

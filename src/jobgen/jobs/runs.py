@@ -206,7 +206,7 @@ class Run:
             return Progress("empty", "no rank has started training")
         code, verdict = self._code(number), self._verdict(number)
         if cause := self._cause(number):
-            return Progress("failed", f"attempt {number} failed before it trained{_because(cause)}", cause)
+            return Progress("failed", f"attempt {number} failed before training{_because(cause)}", cause)
         if verdict:
             reason = "" if verdict.state == "done" else _because(verdict.reason)
             line = f"attempt {number} {verdict.state}{reason}{self._progress(verdict.step)}"
@@ -216,13 +216,13 @@ class Run:
         exit_code = f", exit code {code}" if code else ""
         if not self._begun:
             before = f"attempt {status.get('attempt')} {status.get('state')}{_because(status.get('reason'))}"
-            said = f"attempt {number} has not begun to train{exit_code}; {before}{self._progress(status.get('step'))}"
+            said = f"attempt {number} has not started training{exit_code}; {before}{self._progress(status.get('step'))}"
             return Progress("failed" if code else "starting", said)
         state, said = str(status.get("state")), f"attempt {number} {status.get('state')}"
         if state == "running" and code:
-            state, said = "crashed", f"{said}, but its launch has ended without a verdict{exit_code}: it crashed"
+            state, said = "crashed", f"{said}, but its launch ended without a verdict{exit_code}: it crashed"
         elif state == "running" and not self.alive:
-            state, said = "crashed", f"{said}, but without a sign of life for {contract.STALE:.0f} s: it crashed"
+            state, said = "crashed", f"{said}, but no heartbeat for {contract.STALE:.0f} s: it crashed"
         line = f"{said}{_because(status.get('reason'))}{self._progress(status.get('step'))}"
         return Progress(state, line, str(status.get("reason")))
 
@@ -231,11 +231,11 @@ class Run:
         own = re.search(r"(?m)^keep SLIPWAY_SCRIPT (?!''$)", self._text(self.path / contract.JOB_SCRIPT))
         what = f"attempt {number} (user script)" if own else f"attempt {number}"
         if code:
-            before = "" if own or code == "0" else " before it began to train"
+            before = "" if own or code == "0" else " before training began"
             ended = _clock(self._modified(self._log(number, contract.ATTEMPT_CODE)))
             return Progress("done" if code == "0" else "failed", f"{what} ended{before}, exit code {code}, {ended}")
         began = _clock(self._modified(self._log(number, contract.ATTEMPT_JOB)))
-        since = f"; it began {began}" if began else ""
+        since = f"; started {began}" if began else ""
         if not self._launched(number):
             return Progress("starting", f"{what} has not started its ranks{since}")
         status = "writes no status" if own else "no status yet"

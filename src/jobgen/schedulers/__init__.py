@@ -170,7 +170,7 @@ def range_of(tasks: int, at_once: int) -> str:
 
 def array_reason(at_once: int) -> str:
     """Return the reason of the array directive."""
-    return f"a task each; at most {at_once} at once" if at_once else "a task each"
+    return f"one task per trial; at most {at_once} at the same time" if at_once else "one task per trial"
 
 
 def scheduler_names() -> List[str]:
