@@ -23,8 +23,8 @@
 #               image and data. Removed at the end; where a node or its job was lost, it stays for
 #               the site's epilog, or the next attempt of the run on that node.
 # Requeue:      By this script (which gives its nodes back and asks for new ones), at most
-#               SLIPWAY_MAX_REQUEUES times: after a time limit, if the attempt has saved a further
-#               step. The loss of a node ends the attempt: `bash RUN_DIR/job.sh` continues the run.
+#               SLIPWAY_MAX_REQUEUES times: after a time limit, if the attempt saved a later step.
+#               The loss of a node ends the attempt: `bash RUN_DIR/job.sh` continues the run.
 # Logs:         RUN_DIR/logs/ATTEMPT/stdout.log (all of it) and stderr.log (its first 1 MB and last
 #               9 MB; up to 20 MB while it grows), those of the nodes' jobs in dask/ beside it, and
 #               RUN_DIR/verdict.ATTEMPT. The last line says what the attempt has used; for that
@@ -218,18 +218,26 @@ check_backend ddp                 # what BACKEND can be in this script
 check_inputs                      # -> image, venv, data; nothing has been written before
 find_allocation                   # -> cpus, ranks_per_node ... of a node
 open_run_folder                   # -> RUN_DIR, attempt; makes RUN_DIR/logs/ATTEMPT
-ask_for_nodes                     # -> nodes, head_node, world_size: those that Dask has got
+request_nodes                     # -> nodes, head_node, world_size: those that Dask has got
 make_scratch                      # -> scratch: a new private folder on each local disk
 stage_to_local_disk               # -> image, data: copies there, with SLIPWAY_STAGE=1 only
 build_local_venv                  # -> venv: made on each local disk, with SLIPWAY_VENV=local only
-use_container --nv                # -> container: what stands before each command
-set_rank_environment              # exports threads, cache folders and the plan to the ranks
+bind_paths=(                      # paths of the host that the container sees under the same names
+    "$PWD"
+    "$RUN_DIR"
+    "$SLIPWAY_LOCAL_DISK"
+)
+# -> binds: options for these paths, the script or configuration, and the data
+set_binds
+container=(apptainer run --no-eval --pwd="$PWD" --nv "${binds[@]}" "$image")
+use_container --nv                # empties container with USE_CONTAINER=0; no --nv on CPUs
+export_rank_environment           # exports threads, cache folders and the plan to the ranks
 choose_program "$@"               # -> program: the trainer, or your script
 choose_rendezvous                 # exports where the ranks meet: MASTER_ADDR, MASTER_PORT
 preflight                         # a short step on every node that finds what is wrong
-keep_script "$@"                  # writes RUN_DIR/job.sh, which continues the run
+save_job_script "$@"              # writes RUN_DIR/job.sh, which continues the run
 
-# BACKEND=ddp, outermost first: on each node the container, torchrun for its ranks, the program.
+# BACKEND=ddp, outermost first: the launcher, on each node the container, torchrun for its ranks, the program.
 launch_ddp() {
     record_pid
     dask_each_node 0 \

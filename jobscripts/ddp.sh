@@ -167,15 +167,23 @@ open_run_folder                   # -> RUN_DIR, attempt; makes RUN_DIR/logs/ATTE
 make_scratch                      # -> scratch: a new private folder on each local disk
 stage_to_local_disk               # -> image, data: copies there, with SLIPWAY_STAGE=1 only
 build_local_venv                  # -> venv: made on each local disk, with SLIPWAY_VENV=local only
-use_container --nv                # -> container: what stands before each command
+bind_paths=(                      # paths of the host that the container sees under the same names
+    "$PWD"
+    "$RUN_DIR"
+    "$SLIPWAY_LOCAL_DISK"
+)
+# -> binds: options for these paths, the script or configuration, and the data
+set_binds
+container=(apptainer run --no-eval --pwd="$PWD" --nv "${binds[@]}" "$image")
+use_container --nv                # empties container with USE_CONTAINER=0; no --nv on CPUs
 count_ranks                       # -> ranks_per_node, world_size: one a GPU, or two on the CPU
-set_rank_environment              # exports threads, cache folders and the plan to the ranks
+export_rank_environment           # exports threads, cache folders and the plan to the ranks
 choose_program "$@"               # -> program: the trainer, or your script
 choose_rendezvous                 # exports where the ranks meet: MASTER_ADDR, MASTER_PORT
 preflight                         # a short step on every node that finds what is wrong
-keep_script "$@"                  # writes RUN_DIR/job.sh, which continues the run
+save_job_script "$@"              # writes RUN_DIR/job.sh, which continues the run
 
-# BACKEND=ddp, outermost first: on each node the container, torchrun for its ranks, the program.
+# BACKEND=ddp, outermost first: the launcher, on each node the container, torchrun for its ranks, the program.
 launch_ddp() {
     record_pid
     exec \
@@ -187,7 +195,7 @@ launch_ddp() {
         "${program[@]}"
 }
 
-# BACKEND=horovod, outermost first: each rank by itself, numbered by name_rank.sh, in the container.
+# BACKEND=horovod, outermost first: the launcher, each rank in a container, numbered by name_rank.sh, the program.
 launch_horovod() {
     record_pid
     exec \

@@ -6,69 +6,73 @@
 # nodes had come, to the end of the launch. A scheduler counts some seconds more, before and behind.
 # What the GPUs did is sampled on the nodes (gpu_usage.py), while the launch runs.
 
-# account: say and keep what this attempt has used. Nothing where no rank has been started.
-account() {
+# report_usage: say and keep what this attempt has used. Nothing where no rank has been started.
+report_usage() {
     local seconds=$((SECONDS - ${held_since:-0})) unit=core count=$cpus gpus said
     [ -n "${launch_pid:-}" ] || return 0
-    note_end
+    record_attempt_end
     read_gpu_usage
-    gpus=$(gpus_in_use)
+    gpus=$(count_used_gpus)
     [ "$gpus" = 0 ] || unit=GPU count=$gpus
-    said="used $(plural "$nnodes" node) x $(plural "$count" "$unit") x $(duration "$seconds")"
-    said+=" = $(quotient $((nnodes * count * seconds)) 3600) $unit-hours"
+    said="used $(plural "$nnodes" node) x $(plural "$count" "$unit")"
+    said+=" x $(format_duration "$seconds")"
+    said+=" = $(format_quotient $((nnodes * count * seconds)) 3600) $unit-hours"
     if [ "$unit" = GPU ]; then
-        said+=$(gpu_words $((nnodes * count)))
+        said+=$(describe_gpus $((nnodes * count)))
     elif [ "$gpus_per_node" != 0 ]; then
         said+="; $(plural $((nnodes * gpus_per_node)) GPU) that the job was given stayed idle"
     fi
-    note "$said"
-    account_json >"$log_dir/account.json" || : # the disk may be full
+    log "$said"
+    usage_json >"$log_dir/account.json" || : # the disk may be full
 }
 
-# note_launch: add a line to goodput.jsonl: since when this attempt has had its nodes, and how many.
-note_launch() {
-    note_time '"began": %s, "nodes": %d, "spares": %d' "$began_at" "$nnodes" "${#spare_nodes[@]}"
+# record_launch_start: add a line to goodput.jsonl: since when this attempt has had its nodes, and
+# how many.
+record_launch_start() {
+    append_goodput '"began": %s, "nodes": %d, "spares": %d' "$began_at" "$nnodes" \
+        "${#spare_nodes[@]}"
 }
 
-# note_end: add a line to goodput.jsonl: this attempt ends now. Sets began_at, for the next one.
-note_end() {
-    began_at=$(now)
-    note_time '"ended": %s' "$began_at"
+# record_attempt_end: add a line to goodput.jsonl: this attempt ends now. Sets began_at, for the
+# next one.
+record_attempt_end() {
+    began_at=$(epoch_seconds)
+    append_goodput '"ended": %s' "$began_at"
 }
 
-# note_time FORMAT VALUE...: of this attempt; the disk may be full.
-note_time() {
+# append_goodput FORMAT VALUE...: of this attempt; the disk may be full.
+append_goodput() {
     [ ! -e "$RUN_DIR/goodput.jsonl" ] || [ -f "$RUN_DIR/goodput.jsonl" ] || return 0
     # shellcheck disable=SC2059 # a format it is
     printf "{\"attempt\": %d, $1}\n" "$attempt" "${@:2}" 2>/dev/null \
         >>"$RUN_DIR/goodput.jsonl" || :
 }
 
-# now: in seconds since 1970.
-now() {
+# epoch_seconds: in seconds since 1970.
+epoch_seconds() {
     date +%s.%3N
 }
 
-# gpu_words COUNT: of the job's GPUs, as far as they could be read.
-gpu_words() {
+# describe_gpus COUNT: of the job's GPUs, as far as they could be read.
+describe_gpus() {
     [ "$gpus_seen" != 0 ] || return 0
     local some=''
     [ "$gpus_seen" -ge "$1" ] || some=" ($gpus_seen of $1 could be read)"
     [ "$1" = 1 ] && printf '; GPU' || printf '; GPUs'
     printf ' %d %% busy, %s of %s GiB at most%s\n' \
-        "$busy" "$(gibibytes "$memory")" "$(gibibytes "$memory_total")" "$some"
+        "$busy" "$(format_gibibytes "$memory")" "$(format_gibibytes "$memory_total")" "$some"
 }
 
-# account_json: the same in numbers; memory is in MiB, 0 where no GPU could be read.
-account_json() {
+# usage_json: the same in numbers; memory is in MiB, 0 where no GPU could be read.
+usage_json() {
     printf '{"nodes": %d, "count": %d, "unit": "%s", "seconds": %d, "gpus_seen": %d, ' \
         "$nnodes" "$count" "$unit" "$seconds" "$gpus_seen"
     printf '"busy": %d, "memory": %d, "memory_total": %d}\n' "$busy" "$memory" "$memory_total"
 }
 
-# gpus_in_use: how many of each node count: those that the scheduler has given, else those that the
-# ranks take, if they run on GPUs.
-gpus_in_use() {
+# count_used_gpus: how many of each node count: those that the scheduler has given, else those that
+# the ranks take, if they run on GPUs.
+count_used_gpus() {
     local count=$gpus_per_node
     if [ "$SLIPWAY_DEVICE" = cpu ]; then
         count=0
@@ -109,19 +113,19 @@ plural() {
     echo "$1 $2$s"
 }
 
-# duration SECONDS: in the unit that one would say it in.
-duration() {
+# format_duration SECONDS: in the unit that one would say it in.
+format_duration() {
     if (($1 < 60)); then
         echo "$1 s"
     elif (($1 < 3600)); then
-        echo "$(quotient "$1" 60) min"
+        echo "$(format_quotient "$1" 60) min"
     else
-        echo "$(quotient "$1" 3600) h"
+        echo "$(format_quotient "$1" 3600) h"
     fi
 }
 
-# quotient A B: with one decimal from 10 on, three below 0.1, else two.
-quotient() {
+# format_quotient A B: with one decimal from 10 on, three below 0.1, else two.
+format_quotient() {
     local digits=2 scale=100 value
     if (($1 >= 10 * $2)); then
         digits=1 scale=10
@@ -132,8 +136,8 @@ quotient() {
     printf '%d.%0*d\n' $((value / scale)) "$digits" $((value % scale))
 }
 
-# gibibytes MIB: in GiB, with a decimal below 10.
-gibibytes() {
+# format_gibibytes MIB: in GiB, with a decimal below 10.
+format_gibibytes() {
     if (($1 < 10 * 1024)); then
         printf '%d.%d\n' $((($1 * 10 + 512) / 1024 / 10)) $((($1 * 10 + 512) / 1024 % 10))
     else

@@ -21,18 +21,16 @@ image_runs() {
     "$container_runtime" exec "$SLIPWAY_IMAGE" true
 }
 
-# set_container OPTION...: the words before a command, from image and bind_paths, and from
-# data_image, which is mounted as data. Sets container.
-# --no-eval: the run script of an image from Docker would have a shell expand the arguments. No
-# --cleanenv: ranks that a launcher numbers by variables would each be rank 0.
-set_container() {
+# set_bind_options: set binds, the options that mount each of bind_paths, and data_image as data.
+# (Each runtime file defines it.) `--no-eval` in the script: the run script of an image from Docker
+# would have a shell expand the arguments. Not `--cleanenv`: ranks that a launcher numbers by
+# variables would each be rank 0.
+set_bind_options() {
     local path
-    container=("$container_runtime" run --no-eval --pwd="$PWD" "$@")
     for path in "${bind_paths[@]}"; do
-        [ "$path" = / ] || container+=(--mount "$(bind_mount "$path")") # the image has its own root
+        [ "$path" = / ] || binds+=(--mount "$(bind_mount "$path")") # the image has its own root
     done
-    [ -z "$data_image" ] || container+=(--mount "$(image_mount "$data_image" "$data")")
-    container+=("$image")
+    [ -z "$data_image" ] || binds+=(--mount "$(image_mount "$data_image" "$data")")
 }
 
 # bind_mount PATH: the same path inside. Not --bind, which splits at colons and commas; --mount

@@ -22,7 +22,7 @@ make_build_scratch() {
 remove_build_scratch() {
     local code=$?
     trap '' TERM USR1 INT HUP
-    end_build
+    terminate_build
     # What an unprivileged build leaves may be locked.
     chmod --recursive u+rwX -- "$scratch" 2>/dev/null || :
     rm -rf -- "$scratch" ${unfinished:+"$unfinished"} || :
@@ -41,9 +41,9 @@ run_build() {
     return "$code"
 }
 
-# end_build: what run_build has started would write on, and make removed folders anew. It is $!, as
-# in end_step. build/image ends what it has started in another session, within 6 s.
-end_build() {
+# terminate_build: what run_build has started would write on, and make removed folders anew. It is
+# $!, as in terminate_step. build/image ends what it has started in another session, within 6 s.
+terminate_build() {
     [ -n "${build_may_run:-}" ] && [ -n "${!:-}" ] || return 0
     kill -TERM $! 2>/dev/null || :
     wait $! 2>/dev/null || :
@@ -83,7 +83,7 @@ build_image() {
         unfinished='' # the image is whole, and stays
         die cannot-write "$SLIPWAY_IMAGE cannot be replaced; the new image is $built"
     }
-    note "$SLIPWAY_IMAGE is ready: SLIPWAY_IMAGE=${SLIPWAY_IMAGE@Q} sbatch jobscripts/ddp.job"
+    log "$SLIPWAY_IMAGE is ready: SLIPWAY_IMAGE=${SLIPWAY_IMAGE@Q} sbatch jobscripts/ddp.job"
 }
 
 # is_sif PATH: whether it is a file of Apptainer's format, whose name stands behind 32 bytes.
@@ -126,7 +126,7 @@ build_venv() {
     ln --symbolic -- "${built##*/}" "$built/.link" &&
         mv --force --no-target-directory -- "$built/.link" "$SLIPWAY_VENV" ||
             die cannot-write "$SLIPWAY_VENV cannot be replaced; the new environment is $built"
-    note "$SLIPWAY_VENV is ready: USE_CONTAINER=0 SLIPWAY_VENV=${SLIPWAY_VENV@Q} sbatch" \
+    log "$SLIPWAY_VENV is ready: USE_CONTAINER=0 SLIPWAY_VENV=${SLIPWAY_VENV@Q} sbatch" \
         "jobscripts/ddp.job"
     list_older_venvs "$built"
 }
@@ -147,5 +147,5 @@ list_older_venvs() {
     for folder in "$SLIPWAY_VENV".2*; do
         [ "$folder" = "$1" ] || [ ! -d "$folder" ] || older+=("$folder")
     done
-    [ ${#older[@]} -eq 0 ] || note "older ones, to remove when no job runs in them: ${older[*]@Q}"
+    [ ${#older[@]} -eq 0 ] || log "older ones, to remove when no job runs in them: ${older[*]@Q}"
 }

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # What a job needs where its processes run: its inputs, the words of the container before each
 # command, and what is on the local disks of the nodes. The container runtimes have files of their
-# own, with check_image, image_runs and set_container.
+# own, with check_image, image_runs and set_bind_options.
 
 # check_inputs: fails if the environment, or what is to be trained, is missing. Nothing has been
 # written yet. Sets image, venv and data, the paths that are used: the settings, unless copies on
@@ -30,25 +30,25 @@ make_scratch() {
     scratch=$SLIPWAY_LOCAL_DISK/slipway-$scratch_id.$(random_name)
     mount_point='' scratch_record=''
     [ "$data_kind" != squashfs ] || mount_point=$scratch/mounted
-    trap end_job EXIT
+    trap clean_up_job EXIT
     [ -z "${log_dir:-}" ] || record_scratch
     make_folder_on_each_node "$scratch" ${mount_point:+"$mount_point"} ||
         die cannot-write "no folder could be made in $SLIPWAY_LOCAL_DISK of every node$step_failure"
-    watch_scratch
+    start_scratch_watch
 }
 
-# watch_scratch: where a scheduler lets a job that it ends remove nothing on its other nodes.
-watch_scratch() {
+# start_scratch_watch: where a scheduler lets a job that it ends remove nothing on its other nodes.
+start_scratch_watch() {
     :
 }
 
-# scratch_is_watched: whether that runs.
-scratch_is_watched() {
+# scratch_watch_runs: whether that runs.
+scratch_watch_runs() {
     return 1
 }
 
-# end_scratch_watch: what that has started.
-end_scratch_watch() {
+# stop_scratch_watch: what that has started.
+stop_scratch_watch() {
     :
 }
 
@@ -88,7 +88,7 @@ remove_old_scratch() {
         number=${folder%/}
         read -r path <"$folder/scratch" || :
         [[ $path =~ /slipway-[^/]+\.[0-9a-f]{16}$ ]] && [ "$path" != "$scratch" ] || continue
-        ! attempt_is_over "${number##*/}" || old+=("$path")
+        ! attempt_has_ended "${number##*/}" || old+=("$path")
     done
     [ ${#old[@]} -eq 0 ] ||
         remove_on_each_node 60 "${old[@]}" ||
@@ -108,8 +108,8 @@ random_name() {
 }
 
 # remove_scratch: on every node, and on this one the attempt's containers. Where that fails, on this
-# one at least, and on the others what watch_scratch has started may do it, unless the allocation
-# outlives this script: nothing may. Neither exit code nor requeue change.
+# one at least, and on the others what start_scratch_watch has started may do it, unless the
+# allocation outlives this script: nothing may. Neither exit code nor requeue change.
 remove_scratch() {
     local path=${scratch:-}
     [ -n "$path" ] || return 0
@@ -118,29 +118,22 @@ remove_scratch() {
     [ -z "${scratch_record:-}" ] || echo "job $job_id has ended" >>"$scratch_record" || :
     if remove_on_each_node "${cleanup_seconds:-20}" "$path" 2>/dev/null; then
         rm -f -- ${scratch_record:+"$scratch_record"} # nothing for a later attempt to look after
-        end_scratch_watch
+        stop_scratch_watch
         return 0
     fi
-    [ -z "${interactive:-}" ] || end_scratch_watch
+    [ -z "${interactive:-}" ] || stop_scratch_watch
     timeout 20 sh "$lib/remove_folders.sh" "$path" &&
-        { [ "$nnodes" = 1 ] || scratch_is_watched; } ||
+        { [ "$nnodes" = 1 ] || scratch_watch_runs; } ||
         warn scratch-left "$path stays on each node where it could not be removed"
 }
 
-# use_container GPU_OPTION... [-- PATH...]: the words before each command. PATH is what the
-# container needs to see besides the job's own files. Reads container_options, where the site has
-# any. Sets container and bind_paths; and data_image, where that is mounted as data.
-# shellcheck disable=SC2120 # a runtime without GPU options is called without arguments
-use_container() {
-    local path gpu_options=() runs=$SLIPWAY_OUTPUT # of a shell; its RUN_DIR is its user's
-    [ -z "${log_dir:-}" ] || runs=$RUN_DIR
-    while [ $# -gt 0 ] && [ "$1" != -- ]; do
-        gpu_options+=("$1")
-        shift
-    done
-    container=()
+# set_binds: add the script or configuration and the data to bind_paths, the paths of the host that
+# the container sees under the same names. Sets binds, the container runtime's options for all of
+# them; and, for data in a squashfs image, data_image, the image, and data, the folder inside. Fails
+# if a path cannot be read.
+set_binds() {
+    local path
     data_image=''
-    bind_paths=("$PWD" "$runs" "$SLIPWAY_LOCAL_DISK" "${@:2}")
     if [ -n "$SLIPWAY_SCRIPT" ]; then
         bind_paths+=("$SLIPWAY_SCRIPT" "$(dirname -- "$SLIPWAY_SCRIPT")")
     elif [ -n "${SLIPWAY_CONFIG:-}" ]; then
@@ -155,13 +148,24 @@ use_container() {
     for path in "${bind_paths[@]}"; do
         [ -r "$path" ] ||
             die cannot-read \
-                "$path is missing or cannot be read, and the job needs it: see the binds in this" \
+                "$path is missing or cannot be read, and the job needs it: see bind_paths in this" \
                 "script"
     done
-    [ "$USE_CONTAINER" = 1 ] || return 0
-    [ "$SLIPWAY_DEVICE" != cpu ] || gpu_options=() # else says nothing where there is no GPU
-    # shellcheck disable=SC2154 # the site's lines assign it, if at all
-    set_container ${container_options[0]:+"${container_options[@]}"} "${gpu_options[@]}"
+    binds=()
+    [ "$USE_CONTAINER" = 0 ] || set_bind_options
+}
+
+# use_container GPU_OPTION...: empty `container` if USE_CONTAINER is 0; remove each GPU_OPTION from
+# it if SLIPWAY_DEVICE is cpu, as runtimes warn about GPUs that are missing.
+# shellcheck disable=SC2120 # a runtime without GPU options is called without arguments
+use_container() {
+    local word words=()
+    [ "$USE_CONTAINER" = 1 ] || container=()
+    [ "$SLIPWAY_DEVICE" = cpu ] || return 0
+    for word in "${container[@]}"; do
+        [[ " $* " == *" $word "* ]] || words+=("$word")
+    done
+    container=("${words[@]}")
 }
 
 # check_entry_point: once in a job, fails if the image's entry point, Apptainer's run script, does
@@ -199,7 +203,7 @@ stage_to_local_disk() {
     fi
     [ ${#steps[@]} -gt 0 ] || return 0
     cleanup_seconds=${cleanup_seconds:-60} # many files
-    note "copying image and data to $scratch on every node (SLIPWAY_STAGE=1)"
+    log "copying image and data to $scratch on every node (SLIPWAY_STAGE=1)"
     step_on_each_node 3600 bash "$lib/stage.bash" "$scratch" "${steps[@]}" ||
         die staging-failed "image or data could not be copied to every node$step_failure"
 }

@@ -8,9 +8,9 @@ source "${BASH_SOURCE[0]%/*}/job.bash"
 
 readonly SCHEDULER_COMMANDS=()
 
-# check_client: fails if Dask is not where it is looked for. Sets client, the words of
+# check_dask: fails if Dask is not where it is looked for. Sets client, the words of
 # trainer.launch.dask, which runs in the environment also where the ranks are in the image.
-check_client() {
+check_dask() {
     local python
     python=$(realpath --canonicalize-missing -- "$SLIPWAY_VENV")/bin/python
     client=(env --unset=PYTHONPATH --unset=PYTHONHOME --unset=PYTHONSTARTUP PYTHONSAFEPATH=1
@@ -31,7 +31,7 @@ check_client() {
 # first_port; and nnodes and world_size, as far as all nodes come.
 find_allocation() {
     local minimum=${SLIPWAY_MIN_NODES:-$SLIPWAY_NODES}
-    check_client
+    check_dask
     ((minimum <= SLIPWAY_NODES)) ||
         die conflicting-settings \
             "SLIPWAY_MIN_NODES is $minimum, and SLIPWAY_NODES only $SLIPWAY_NODES"
@@ -43,10 +43,10 @@ find_allocation() {
     plan_ranks
 }
 
-# ask_for_nodes: for SLIPWAY_NODES, and wait for them for SLIPWAY_WAIT_SECONDS. Sets nodes (their
+# request_nodes: for SLIPWAY_NODES, and wait for them for SLIPWAY_WAIT_SECONDS. Sets nodes (their
 # addresses), nnodes, head_node, world_size, on_head_node, held_since, and time_is_up, in SECONDS of
 # this shell, when the first of them ends. Fails if fewer than SLIPWAY_MIN_NODES have come.
-ask_for_nodes() {
+request_nodes() {
     local address name left code=0
     request=$log_dir/dask
     mkdir --mode=700 -- "$request" || die cannot-write "cannot write $request: is the disk full?"
@@ -68,18 +68,18 @@ ask_for_nodes() {
     time_is_up=''
     while read -r address name left; do
         nodes+=("$address")
-        note "node ${#nodes[@]} of at most $SLIPWAY_NODES: $name, $address, for $left s"
+        log "node ${#nodes[@]} of at most $SLIPWAY_NODES: $name, $address, for $left s"
         [ -n "$time_is_up" ] && ((time_is_up <= SECONDS + left)) || time_is_up=$((SECONDS + left))
     done <"$request/nodes"
-    held_since=$SECONDS began_at=$(now)
+    held_since=$SECONDS began_at=$(epoch_seconds)
     nnodes=${#nodes[@]}
     head_node=${nodes[0]}
     world_size=$((nnodes * ranks_per_node))
     on_head_node=("${client[@]}" on-head-node "$request")
 }
 
-# return_nodes: end the process that holds the nodes, and whatever jobs it may have left.
-return_nodes() {
+# release_nodes: end the process that holds the nodes, and whatever jobs it may have left.
+release_nodes() {
     local deadline=$((SECONDS + 30))
     [ -n "${nodes_holder:-}" ] || return 0
     kill -TERM "$nodes_holder" 2>/dev/null || :
@@ -109,9 +109,9 @@ dask_each_node() {
         < <(remote_script '$NODE_RANK' "${@:2}")
 }
 
-# job_is_over JOB: whether the process that its name ends with is gone, or is another one by now; 2:
-# it is on another machine.
-job_is_over() {
+# job_has_ended JOB: whether the process that its name ends with is gone, or is another one by now;
+# 2: it is on another machine.
+job_has_ended() {
     local pid=${1##*-} host=${1%-*}
     [ "${host#*-*-}" = "${HOSTNAME%%.*}" ] || return 2
     [ "$pid" = $$ ] ||
@@ -121,7 +121,7 @@ job_is_over() {
 
 # Ctrl-C and SIGTERM reach no node. Ranks learn it from STOP; a script that does not look for that
 # is sent SIGTERM.
-stop_for_signal() {
+handle_stop_signal() {
     request_stop user
     [ -z "$SLIPWAY_SCRIPT" ] || signal_launch
 }
@@ -139,11 +139,11 @@ watch_time_limit() {
     )
 }
 
-# again restart: give the nodes back, and run the next attempt in place of this one, by the settings
-# that are kept, with the process number that job_id ends with.
-again() {
+# resubmit restart: give the nodes back, and run the next attempt in place of this one, by the
+# settings that are kept, with the process number that job_id ends with.
+resubmit() {
     [ "$1" = restart ] || return 1
-    return_nodes
+    release_nodes
     trap - TERM USR1 INT HUP
     restore_environment
     export SLIPWAY_CLIENT=$job_id

@@ -6,9 +6,9 @@
 set -u
 pattern=$(printf '%s\n' "$1" | sed 's/[].[\^$]/\\&/g; s/\*/.*/g')
 
-# is_other_jobs FILE: whether that environment names another job than this one: a job that was
-# submitted by a rank has inherited the variable.
-is_other_jobs() {
+# belongs_to_other_job FILE: whether that environment names another job than this one: a job that
+# was submitted by a rank has inherited the variable.
+belongs_to_other_job() {
     for own in "PBS_JOBID=${PBS_JOBID:-}" "SLURM_JOB_ID=${SLURM_JOB_ID:-}"; do
         if [ -n "${own#*=}" ] &&
             grep --quiet --no-messages --null-data -e "^${own%%=*}=" "$1" &&
@@ -25,7 +25,7 @@ grep --files-with-matches --no-messages --null-data --line-regexp \
     code=1
     while read -r file; do
         number=${file#/proc/}
-        ! is_other_jobs "$file" || continue
+        ! belongs_to_other_job "$file" || continue
         echo "${number%/environ}"
         code=0
     done

@@ -7,12 +7,12 @@
 # hold the others until its time limit. It ends with the job, also where no slurmd lives here that
 # would end it.
 set -u
-limit=$1 longer_limit=$2 heart=$3 log=$4 node=$5 job=$6 requeues=$7 count=$8
+limit=$1 retry_limit=$2 heartbeat=$3 log=$4 node=$5 job=$6 requeues=$7 count=$8
 shift 8
 
 # Opened first: so NFS asks the server for the time, too.
-last_beat() {
-    stat --format=%Y - <"$heart" 2>/dev/null
+last_heartbeat() {
+    stat --format=%Y - <"$heartbeat" 2>/dev/null
 }
 
 # A job that has ended would be run once more by `scontrol requeue`.
@@ -21,8 +21,8 @@ job_state() {
         sed --quiet 's/.* JobState=\([^ ]*\).*/\1/p'
 }
 
-# starts_process SECONDS: whether NODE does so within that time.
-starts_process() {
+# node_starts_process SECONDS: whether NODE does so within that time.
+node_starts_process() {
     # Not as this step is bound, on another node.
     timeout --kill-after=5 "$1" srun --overlap --nodes=1 --ntasks=1 --cpu-bind=none --gres=none \
         --mem=0 --nodelist="$node" true 2>/dev/null
@@ -31,14 +31,14 @@ starts_process() {
 # node_answers: whether it does within SECONDS; or, if Slurm does not say that it is out of service,
 # at the second time, within LONGER, as a busy controller is slow, too.
 node_answers() {
-    starts_process "$limit" && return
+    node_starts_process "$limit" && return
     [ -z "$(sh "${0%/*}/nodes_down.sh" "$limit" "$node")" ] || return 1
-    starts_process "$longer_limit"
+    node_starts_process "$retry_limit"
 }
 
 before='' looks=0 counted=''
 while sleep 5; do
-    now=$(last_beat) || now=none
+    now=$(last_heartbeat) || now=none
     if [ "$now" != "$before" ]; then
         before=$now looks=0
         continue

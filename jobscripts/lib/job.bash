@@ -24,21 +24,23 @@ shopt -u localvar_inherit 2>/dev/null || : # Bash 4.4 has none
 # environment holds under them, such as a profile's `export scratch=/scratch/$USER`, is not meant
 # for a job: it is not read, nor handed to the ranks, and check_settings names it.
 readonly OWN_NAMES=(
-    allocation answer arguments ask_at attempt began_at bind_paths build_may_run busy
-    cancelled cause cause_code chosen_nodes cleanup_seconds client cluster code container
-    copier count_common cpus cpus_per_rank data data_image data_kind data_refusal
-    devices_per_rank entry_point_is_checked errors failed failures first_port first_step
-    from_server fruitless given_address go_on gpu_options gpus_per_node gpus_seen guard
-    guard_node head_is_tried head_node healthy_nodes heart held_signals held_since
-    held_traps image input its_host its_job its_process its_scheduler job_record last_note
-    launch_id launch_pid log log_dir lost_nodes master_is_found memory memory_total
-    mount_point mpirun next_job nnodes node_states nodes nodes_holder notifier numa_options
-    on_head_node output pause planned_nodes port_is_given program ranks_per_node reason
-    rendezvous request restarts run_mark save_at scratch scratch_id scratch_record
-    scratch_watch script_file server server_file shared_above spare_nodes start_environment
-    started state step step_failure step_may_run step_repeated_in step_timed_out taken_names
-    terminal this_node time_is_up time_is_watched time_limit_came trainer_arguments try
-    unfinished venv verdict_seconds watcher world_size COPY GUARD STEP
+    COPY GUARD STEP allocation answer arguments ask_at attempt began_at bind_paths binds
+    build_may_run busy cancelled cause cause_code chosen_nodes cleanup_seconds client
+    cluster code container copier count_common cpus cpus_per_rank data data_image
+    data_kind data_refusal devices_per_rank entry_point_is_checked errors failed
+    failures first_port first_step from_server given_address gpu_options gpus_per_node
+    gpus_seen guard guard_node head_is_tried head_node healthy_nodes heartbeat
+    held_signals held_since held_traps image input its_host its_job its_process
+    its_scheduler job_record last_note launch_id launch_pid log log_dir lost_nodes
+    master_is_found memory memory_total mount_point mpirun mpirun_exports next_job
+    nnodes node_states nodes nodes_holder notifier numa_options on_head_node output
+    pause planned_nodes port_is_given program ranks_per_node reason rendezvous request
+    requeue_reason restarts restarts_without_progress run_mark save_at scratch
+    scratch_id scratch_record scratch_watch script_file server server_file shared_above
+    spare_nodes start_environment started state step step_failure step_may_run
+    step_repeated_in step_timed_out taken_names terminal this_node time_is_up
+    time_is_watched time_limit_came trainer_arguments try unfinished venv
+    verdict_seconds watcher world_size
 )
 readonly SCRIPT_NAMES=(
     bound_backends command container_options container_runtime directives_cpus
@@ -48,8 +50,8 @@ readonly SCRIPT_NAMES=(
     site_downloads slurm_record srun_options submit_folder
 )
 
-# take_names: sets taken_names, those of them that were exported.
-take_names() {
+# set_taken_names: sets taken_names, those of them that were exported.
+set_taken_names() {
     local name taken=()
     while IFS= read -r name; do
         [[ " ${OWN_NAMES[*]} ${SCRIPT_NAMES[*]} " != *" $name "* ]] || taken+=("$name")
@@ -58,7 +60,7 @@ take_names() {
     export -n "${SCRIPT_NAMES[@]}"
     taken_names=("${taken[@]}")
 }
-take_names
+set_taken_names
 
 source "${BASH_SOURCE[0]%/*}/settings.bash"
 source "${BASH_SOURCE[0]%/*}/errors.bash"
@@ -81,7 +83,7 @@ readonly EXIT_CONFIG=78  # EX_CONFIG: trying again unchanged cannot help
 # The environment in which the script was started, as NAME=VALUE, for jobs that it submits.
 mapfile -d '' -t start_environment < <(env --null)
 
-began_at=$(now) # for goodput.jsonl
+began_at=$(epoch_seconds) # for goodput.jsonl
 run_mark=none   # of builds, and of sessions
 
 # This script's own file, which no change of the folder makes another one.
@@ -111,20 +113,20 @@ export_pair() {
     fi
 }
 
-# note MESSAGE: one line in the job's log, whose disk may be full. Sets last_note.
-note() {
+# log MESSAGE: one line in the job's log, whose disk may be full. Sets last_note.
+log() {
     last_note=$*
     echo "$script_name: $*" >&2 || :
 }
 
 # error SLUG MESSAGE: the same; docs/errors.md says what the slug stands for.
 error() {
-    note "error[$1]: ${*:2}"
+    log "error[$1]: ${*:2}"
 }
 
 # warn SLUG MESSAGE: likewise, of something after which the job goes on.
 warn() {
-    note "warning[$1]: ${*:2}"
+    log "warning[$1]: ${*:2}"
 }
 
 # die SLUG MESSAGE: an error, and the end of the job, with the exit code of the slug.
@@ -133,18 +135,19 @@ die() {
     exit "${ERROR_CODE[$1]}"
 }
 
-# ask_scheduler COMMAND...: run a command that only asks something, for SLIPWAY_PROBE_SECONDS; and,
-# if it has not ended by then, once more, for three times that. Returns 124 if that is over, too.
-ask_scheduler() {
+# query_scheduler COMMAND...: run a command that only asks something, for SLIPWAY_PROBE_SECONDS;
+# and, if it has not ended by then, once more, for three times that. Returns 124 if that is over,
+# too.
+query_scheduler() {
     local code=0
     timeout --kill-after=5 "$SLIPWAY_PROBE_SECONDS" "$@" || code=$?
     [[ $code == 124 || $code == 137 ]] || return "$code"
-    timeout --kill-after=5 "$(longer_limit)" "$@"
+    timeout --kill-after=5 "$(retry_limit)" "$@"
 }
 
-# export_variables NAME=VALUE...: export them to the ranks, and record them in SLIPWAY_EXPORTED, by
+# export_to_ranks NAME=VALUE...: export them to the ranks, and record them in SLIPWAY_EXPORTED, by
 # which a job that is submitted from inside this one knows that they are not its own.
-export_variables() {
+export_to_ranks() {
     # shellcheck disable=SC2163 # the arguments are NAME=VALUE
     export -- "$@"
     printf -v SLIPWAY_EXPORTED '%s\n' "${SLIPWAY_EXPORTED:-}" "$@"
@@ -153,7 +156,7 @@ export_variables() {
 
 # Unset what a job exported from whose inside this one was submitted, unless it has been set anew
 # since; and what a launcher says of one of its ranks.
-forget_parent_job() {
+unset_parent_job_variables() {
     local pair name
     while IFS= read -r pair; do
         name=${pair%%=*}
@@ -174,7 +177,7 @@ check_settings() {
     local name
     catch_early_sigterm
     [ -z "$lib" ] || refuse_shared_above "$lib" # else it is inside this script
-    forget_parent_job
+    unset_parent_job_variables
     [ ${#taken_names[@]} -eq 0 ] ||
         warn taken-name \
             "set, but a name of this script's own, so nothing that it starts sees it:" \
@@ -187,7 +190,7 @@ check_settings() {
     for name in "${SETTINGS[@]}"; do
         check_setting "$name"
     done
-    note_environment
+    log_missing_environment
     [ -z "${SLIPWAY_ARGS:-}" ] || declare -F read_arguments >/dev/null ||
         die misplaced-arguments \
             "SLIPWAY_ARGS is not read here: put the arguments behind the name of this script"
@@ -210,17 +213,18 @@ check_settings() {
         die cannot-read "cannot enter $kept_folder"
 }
 
-# note_settings: those that the environment has set, or `jobgen submit`, or an earlier attempt.
-note_settings() {
+# log_settings: those that the environment has set, or `jobgen submit`, or an earlier attempt.
+log_settings() {
     local name words=()
     for name in "${SETTINGS[@]}"; do
         [ -z "${!name:-}" ] || ! is_exported "$name" || words+=("$name=${!name@Q}")
     done
-    [ ${#words[@]} -eq 0 ] || note "set at submission: ${words[*]}"
+    [ ${#words[@]} -eq 0 ] || log "set at submission: ${words[*]}"
 }
 
-# note_environment: the scheduler's own file says where a job does not get that of its submission.
-note_environment() {
+# log_missing_environment: the scheduler's own file says where a job does not get that of its
+# submission.
+log_missing_environment() {
     :
 }
 

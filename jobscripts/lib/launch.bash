@@ -24,23 +24,24 @@ catch_early_sigterm() {
 catch_signals() {
     cancelled=0
     step_may_run=''
-    trap 'before_launch time-too-short "the time limit came before training began"' USR1
-    trap 'sigterm_at=$SECONDS; stopped_before_launch' TERM
-    trap 'stopped_before_launch' INT HUP
-    [ -z "${sigterm_at:-}" ] || stopped_before_launch
+    trap 'abort_before_launch time-too-short "the time limit came before training began"' USR1
+    trap 'sigterm_at=$SECONDS; handle_stop_before_launch' TERM
+    trap 'handle_stop_before_launch' INT HUP
+    [ -z "${sigterm_at:-}" ] || handle_stop_before_launch
 }
 
-# before_launch SLUG MESSAGE: end the job before a rank has started, and the step that may run.
-before_launch() {
-    end_step
+# abort_before_launch SLUG MESSAGE: end the job before a rank has started, and the step that may
+# run.
+abort_before_launch() {
+    terminate_step
     die "$@"
 }
 
-# stopped_before_launch: a signal came; it ends the job, unless nobody has sent it to this one.
-stopped_before_launch() {
-    end_step
-    ! signal_is_stray || continue_stray
-    before_launch stopped-early "ended by a signal before training began"
+# handle_stop_before_launch: a signal came; it ends the job, unless nobody has sent it to this one.
+handle_stop_before_launch() {
+    terminate_step
+    ! signal_is_stray || requeue_after_stray_sigterm
+    abort_before_launch stopped-early "ended by a signal before training began"
 }
 
 # signal_is_stray: whether the scheduler has sent SIGTERM to a job that it does not end. SIGKILL may
@@ -49,15 +50,15 @@ signal_is_stray() {
     return 1
 }
 
-# continue_stray: let the scheduler start such a job again.
-continue_stray() {
+# requeue_after_stray_sigterm: let the scheduler start such a job again.
+requeue_after_stray_sigterm() {
     [ "${SLIPWAY_MAX_REQUEUES:-0}" = 0 ] || # as at a site that resumes nothing
         continue_run requeue "got a signal before it had saved anything, and is not being ended"
 }
 
-# end_step: send SIGTERM to the step that may run. It is $!, as a variable that holds its number
-# could be set too late for a trap.
-end_step() {
+# terminate_step: send SIGTERM to the step that may run. It is $!, as a variable that holds its
+# number could be set too late for a trap.
+terminate_step() {
     [ -z "$step_may_run" ] || kill "${!:-}" 2>/dev/null || :
 }
 
@@ -66,7 +67,7 @@ end_step() {
 on_each_node() {
     step_may_run=1
     {
-        [ ${#spare_nodes[@]} = 0 ] || use_nodes "${nodes[@]}" "${spare_nodes[@]}"
+        [ ${#spare_nodes[@]} = 0 ] || set_nodes "${nodes[@]}" "${spare_nodes[@]}"
         "${launcher}_each_node" "$@"
     } &
     wait_limited $!
@@ -80,7 +81,7 @@ step_on_each_node() {
     ((limit > SLIPWAY_PREFLIGHT_SECONDS)) || limit=$SLIPWAY_PREFLIGHT_SECONDS
     on_each_node "$limit" "${@:2}" || code=$?
     explain_failure "$code" "$limit" "$began"
-    if [ "$code" != 0 ] && { replace_lost_nodes || repeat_killed_step; }; then
+    if [ "$code" != 0 ] && { replace_lost_nodes || retry_killed_step; }; then
         code=0
         step_on_each_node "$@" || code=$?
     fi
@@ -97,17 +98,17 @@ run_limited() {
     timeout --kill-after=5 "$limit" "${@:2}" </dev/null &
     wait_limited $! || code=$?
     explain_failure "$code" "$limit" "$began"
-    if [ "$code" != 0 ] && repeat_killed_step; then
+    if [ "$code" != 0 ] && retry_killed_step; then
         code=0
         run_limited "$@" || code=$?
     fi
     return "$code"
 }
 
-# output_of SECONDS COMMAND...: likewise, of a program of the site, which only prints. Sets output,
-# the first 64 KiB. They go to a file without a name, as a pipe can be full, and can be held open by
-# a process that lives on.
-output_of() {
+# capture_program_output SECONDS COMMAND...: likewise, of a program of the site, which only prints.
+# Sets output, the first 64 KiB. They go to a file without a name, as a pipe can be full, and can be
+# held open by a process that lives on.
+capture_program_output() {
     local file kept code=0
     file=$(mktemp -- "$SLIPWAY_LOCAL_DISK/slipway-output.XXXXXXXXXX") ||
         die cannot-write \
@@ -122,11 +123,11 @@ output_of() {
     return "$code"
 }
 
-# answer_of SECONDS PROGRAM ARGUMENT...: run this Python file of the library on the head node, in
-# the container, for at most so long. Its first argument is the path of the file for its answer
+# run_for_answer SECONDS PROGRAM ARGUMENT...: run this Python file of the library on the head node,
+# in the container, for at most so long. Its first argument is the path of the file for its answer
 # (answer.py), as the image's entry point may print too. Sets answer, the words. Fails without one,
 # and sets step_failure.
-answer_of() {
+run_for_answer() {
     local file=$log_dir/answer code=0
     check_entry_point
     : >"$file" || die cannot-write "cannot write $file: is the disk full?"
@@ -149,13 +150,13 @@ read_answer() {
 }
 
 # start_server SECONDS PROGRAM ARGUMENT...: the same, of a program that then serves until
-# end_server, or until this script is gone: it knows that by its standard output. Sets server, its
+# stop_server, or until this script is gone: it knows that by its standard output. Sets server, its
 # process, and answer. Fails, and sets step_failure, if there is no answer within SECONDS.
 start_server() {
     local line code waited=0 limit=$1 deadline
     ((limit > SLIPWAY_PREFLIGHT_SECONDS)) || limit=$SLIPWAY_PREFLIGHT_SECONDS
     deadline=$((SECONDS + limit))
-    end_server # that of an earlier attempt
+    stop_server # that of an earlier attempt
     check_entry_point
     server_file=$log_dir/server
     : >"$server_file" || die cannot-write "cannot write $server_file: is the disk full?"
@@ -170,9 +171,9 @@ start_server() {
         # Line by line, so that an entry point that prints much can go on; and second by second, as
         # Bash runs traps only when `read` has returned.
         code=0
-        hold_signals
+        defer_signals
         read -r -t 1 line <&"$from_server" || code=$?
-        release_signals
+        deliver_signals
         [ "$code" != 0 ] || printf '%s\n' "$line"
         if ((code > 0 && code <= 128)); then # it has ended
             explain_failure 1 "$limit" "$SECONDS"
@@ -184,9 +185,9 @@ start_server() {
     done
 }
 
-# hold_signals: until release_signals, signals are only noted. Bash (5.2) hangs where a trap ends
+# defer_signals: until deliver_signals, signals are only noted. Bash (5.2) hangs where a trap ends
 # the script out of `read`, and another signal comes. Sets held_traps and held_signals.
-hold_signals() {
+defer_signals() {
     local name
     held_traps=$(trap -p USR1 TERM INT HUP) held_signals=''
     for name in USR1 TERM INT HUP; do
@@ -195,8 +196,8 @@ hold_signals() {
     done
 }
 
-# release_signals: the traps are what they were, and get what has come.
-release_signals() {
+# deliver_signals: the traps are what they were, and get what has come.
+deliver_signals() {
     local name
     eval "$held_traps"
     for name in USR1 TERM INT HUP; do
@@ -207,8 +208,8 @@ release_signals() {
     done
 }
 
-# end_server: if there is one.
-end_server() {
+# stop_server: if there is one.
+stop_server() {
     [ -n "${server:-}" ] || return 0
     kill -KILL "$server" 2>/dev/null || :
     [ -z "${from_server:-}" ] || exec {from_server}<&-
@@ -227,23 +228,23 @@ explain_failure() {
     fi
 }
 
-# repeat_killed_step: whether the step that has just failed with `code` is to be run again, since a
+# retry_killed_step: whether the step that has just failed with `code` is to be run again, since a
 # process of it was killed, for the first time before this launch. srun then returns 143, for those
 # that it has ended itself. The server that the head node answers the preflight by may be a step
-# that end_old_steps ends, so it is started again.
-repeat_killed_step() {
+# that cancel_leftover_steps ends, so it is started again.
+retry_killed_step() {
     ((code > 128)) && [ -z "$step_timed_out" ] &&
         [ "${SLIPWAY_MAX_RESTARTS:-0}" != 0 ] &&
         [ "${step_repeated_in:-}" != "${attempt:-}" ] || return 1
     step_repeated_in=$attempt
-    end_old_steps
+    cancel_leftover_steps
     warn step-repeated \
         "attempt $attempt: a process was killed before the launch: that step is run once" \
         "more"
-    [ -z "${head_is_tried:-}" ] || [ -z "${server:-}" ] || find_master
+    [ -z "${head_is_tried:-}" ] || [ -z "${server:-}" ] || find_master_address
 }
 
-# wait_limited PID: for a process with a time limit of its own; before_launch ends it. Clears
+# wait_limited PID: for a process with a time limit of its own; abort_before_launch ends it. Clears
 # step_may_run. Returns its exit code.
 wait_limited() {
     local code
@@ -262,7 +263,7 @@ wait_limited() {
 run_step() {
     local try started
     code=$EXIT_STOPPED
-    first_step=$(saved_step)
+    first_step=$(resumable_step)
     for try in 1 2 3; do
         started=$SECONDS
         if ! open_rendezvous; then
@@ -271,17 +272,17 @@ run_step() {
         fi
         [ "$cancelled" = 0 ] || break
         trap 'time_limit_came=1; request_stop' USR1
-        trap 'cancelled=1 sigterm_at=$SECONDS; stop_for_signal' TERM
-        trap 'cancelled=1; stop_for_signal' INT HUP # the terminal is gone
+        trap 'cancelled=1 sigterm_at=$SECONDS; handle_stop_signal' TERM
+        trap 'cancelled=1; handle_stop_signal' INT HUP # the terminal is gone
         [ -n "${time_is_watched:-}" ] || watch_time_limit
         time_is_watched=1
-        note_ranks
-        note_launch
+        log_ranks
+        record_launch_start
         launch_once "$1"
         [ "$code" != 0 ] && [ "$cancelled" = 0 ] && port_was_taken "$started" || break
         warn port-taken "port $MASTER_PORT of $head_node was taken (try $try of 3)"
         # What a process that lives on says would come into the next one's file, or replace that.
-        ! kill -0 "$copier" 2>/dev/null || end_tree "$copier"
+        ! kill -0 "$copier" 2>/dev/null || kill_tree "$copier"
         first_port=$((MASTER_PORT + 1))
     done
 }
@@ -295,7 +296,7 @@ port_was_taken() {
 }
 
 # launch_once FUNCTION: in the background, since Bash runs traps only between commands in the
-# foreground. Standard error goes through a pipe (copy_errors). Sets code, launch_pid, copier, and
+# foreground. Standard error goes through a pipe (copy_stderr). Sets code, launch_pid, copier, and
 # launch_id, by which the launch's processes are known.
 launch_once() {
     local errors abandoner log input output
@@ -305,7 +306,7 @@ launch_once() {
     : >"$log_dir/stderr.log" || die cannot-write "cannot write $log_dir: is the disk full?"
     rm -f -- "$log_dir/code" "$log_dir/pid"
     # No >() or $(): where a trapped signal arrives as Bash 5.2 reads one, it exits with 2.
-    { coproc COPY { copy_errors "$log_dir/stderr.log" 2>&"$log"; }; } {log}>&2 2>/dev/null
+    { coproc COPY { copy_stderr "$log_dir/stderr.log" 2>&"$log"; }; } {log}>&2 2>/dev/null
     copier=$!
     input=${COPY[1]} output=${COPY[0]}
     exec {errors}>&"$input" {input}>&- {output}<&- {log}>&-
@@ -314,8 +315,8 @@ launch_once() {
     (
         close_descriptors
         # The second is for the package setproctitle, which writes titles over the environment.
-        export_variables SLIPWAY_LAUNCH="$launch_id" SPT_NOENV=1
-        [ "$nnodes" = 1 ] || keep_to_this_node # srun hands all over
+        export_to_ranks SLIPWAY_LAUNCH="$launch_id" SPT_NOENV=1
+        [ "$nnodes" = 1 ] || unset_local_variables # srun hands all over
         trap : TERM USR1 INT HUP
         code=0
         (trap : TERM USR1 INT HUP && exec 2>&"$errors" {errors}>&- && "$1") || code=$?
@@ -323,73 +324,75 @@ launch_once() {
     ) &
     launch_pid=$!
     exec {errors}>&-
-    [ "$cancelled" = 0 ] || stop_for_signal # it came before there was a launch
-    abandon_launch "$launch_pid" </dev/null &
+    [ "$cancelled" = 0 ] || handle_stop_signal # it came before there was a launch
+    kill_stuck_launcher "$launch_pid" </dev/null &
     abandoner=$!
-    until_ended "$launch_pid"
-    wait_for_copy "$copier"
+    wait_for_process "$launch_pid"
+    wait_for_stderr_copy "$copier"
     kill "$abandoner" 2>/dev/null || :
     if ! read -r code 2>/dev/null <"$log_dir/code"; then
         code=0 # if it is empty, on a full disk, and no signal can have lost what `wait` says
         [ -e "$log_dir/code" ] && [ "$cancelled${time_limit_came:-}" = 0 ] && wait "$launch_pid" ||
             code=$?
     fi
-    [ "$code" = 0 ] || note_refusal
+    [ "$code" = 0 ] || record_launcher_refusal
 }
 
 # close_descriptors: those that others take for the life of this script, in a process that can
 # outlive it, as ranks can.
 close_descriptors() {
     [ -z "${watcher:-}" ] || exec {watcher}>&-
-    [ -z "${heart:-}" ] || exec {heart}>&-
+    [ -z "${heartbeat:-}" ] || exec {heartbeat}>&-
     [ -z "${from_server:-}" ] || exec {from_server}<&-
 }
 
-# copy_errors FILE: copy standard input, as it comes, to the job's log, and to FILE, which keeps the
+# copy_stderr FILE: copy standard input, as it comes, to the job's log, and to FILE, which keeps the
 # beginning and the end of it (keep_ends.sh). It ends with the last process that writes, and by no
 # signal, so that nothing that a rank has written is lost. If one of the two cannot be written, the
 # other one still is, and the ranks do not notice.
-copy_errors() {
+copy_stderr() {
     trap '' TERM USR1 INT HUP
     close_descriptors
     tee --output-error=warn /dev/fd/3 3>&1 >&2 | sh "$lib/keep_ends.sh" "$1" 3>&-
 }
 
-# wait_for_copy PID: until copy_errors has written all. A process that has outlived the launch holds
-# the pipe open, and a terminal can be stopped: then it is left to itself after 1 s, or 31 s, or 4 s
-# where the job is being ended: what is to be done after that needs the time until SIGKILL.
-wait_for_copy() {
+# wait_for_stderr_copy PID: until copy_stderr has written all. A process that has outlived the
+# launch holds the pipe open, and a terminal can be stopped: then it is left to itself after 1 s, or
+# 31 s, or 4 s where the job is being ended: what is to be done after that needs the time until
+# SIGKILL.
+wait_for_stderr_copy() {
     local looks pause=0.02
     for ((looks = 0; looks < 80; looks++)); do
         kill -0 "$1" 2>/dev/null || return 0
         ((looks < 50)) || pause=1
-        ((looks < 50)) || ! launch_lives || return 0
+        ((looks < 50)) || ! launch_runs || return 0
         ((looks < 53)) || [ "$cancelled${time_limit_came:-}" = 0 ] || return 0
         sleep "$pause"
     done
 }
 
-# note_refusal: where the launcher has refused what it was told, that is the attempt's cause
-# (attempt_has_cause), unless a rank has left one, or a verdict.
-note_refusal() {
+# record_launcher_refusal: where the launcher has refused what it was told, that is the attempt's
+# cause (attempt_has_cause), unless a rank has left one, or a verdict.
+record_launcher_refusal() {
     local line
     [ ! -e "$log_dir/cause" ] && [ ! -e "$RUN_DIR/verdict.$attempt" ] || return 0
     # No $(), as in launch_once.
     grep --extended-regexp --max-count=1 --text "${LAUNCH_REFUSALS[@]/#/--regexp=}" \
         "$log_dir/stderr.log" >"$log_dir/answer" || return 0
     IFS= read -r line <"$log_dir/answer" || return 0
-    leave_cause launch-refused "${line//[[:cntrl:]]/ }"
+    write_cause launch-refused "${line//[[:cntrl:]]/ }"
 }
 
-# leave_cause SLUG SENTENCE: of the attempt, as a rank does.
-leave_cause() {
+# write_cause SLUG SENTENCE: of the attempt, as a rank does.
+write_cause() {
     echo "${ERROR_CODE[$1]} $1: $2" >"$log_dir/cause" || :
 }
 
-# abandon_launch PID: end a launcher that has not ended 30 s after it has said (LAUNCH_IS_ENDING)
-# that it ends the ranks, as it may wait for a node that is gone: Slurm itself misses a node only
-# after its SlurmdTimeout, which is minutes. Which nodes answer is asked afterwards.
-abandon_launch() {
+# kill_stuck_launcher PID: end a launcher that has not ended 30 s after it has said
+# (LAUNCH_IS_ENDING) that it ends the ranks, as it may wait for a node that is gone: Slurm itself
+# misses a node only after its SlurmdTimeout, which is minutes. Which nodes answer is asked
+# afterwards.
+kill_stuck_launcher() {
     local nothing
     [ -n "${LAUNCH_IS_ENDING:-}" ] || return 0
     trap '' USR1 INT HUP
@@ -403,16 +406,16 @@ abandon_launch() {
     kill -0 "$1" 2>/dev/null || return 0
     warn launcher-stuck \
         "the launcher has not ended 30 s after it began to end the ranks: it is killed"
-    end_tree "$1"
+    kill_tree "$1"
 }
 
-# end_tree PID: kill the process, and all that it has started.
-end_tree() {
+# kill_tree PID: kill the process, and all that it has started.
+kill_tree() {
     local child children=''
     read -r children 2>/dev/null <"/proc/$1/task/$1/children" || :
     kill -KILL "$1" 2>/dev/null || :
     for child in $children; do
-        end_tree "$child"
+        kill_tree "$child"
     done
 }
 
@@ -432,8 +435,8 @@ signal_launch() {
     ! read -r pid 2>/dev/null <"$log_dir/pid" || kill -TERM "$pid" 2>/dev/null || :
 }
 
-# until_ended PID: wait, also after a trap, which ends `wait` early.
-until_ended() {
+# wait_for_process PID: wait, also after a trap, which ends `wait` early.
+wait_for_process() {
     local ended=0
     # 127: it is no process of this shell any more
     while [ "$ended" != 127 ] && kill -0 "$1" 2>/dev/null; do
@@ -457,32 +460,32 @@ request_stop() {
 
 # finish METHOD: say what the attempt has used, and end the job as its cause says, or else as the
 # verdict does, since launchers hide exit codes. A run that is out of time and has gained a step,
-# and one for which go_on names a reason, go on by METHOD: requeue, chain, or none. A user's script
-# that leaves neither cause nor verdict is known by its exit code; but by 0 not where its session,
-# which leaves a verdict where all is well, has begun.
+# and one for which requeue_reason names a reason, go on by METHOD: requeue, chain, or none. A
+# user's script that leaves neither cause nor verdict is known by its exit code; but by 0 not where
+# its session, which leaves a verdict where all is well, has begun.
 finish() {
-    account || :
+    report_usage || :
     if attempt_has_cause; then
-        report "$cause; exit code $cause_code; see $log_dir/stderr.log"
+        log_reason "$cause; exit code $cause_code; see $log_dir/stderr.log"
         exit "$cause_code"
     fi
     if [ "$cancelled" = 1 ] && [ -z "$SLIPWAY_SCRIPT" ] && [ -n "${launch_pid:-}" ]; then
         wait_for_verdict "${verdict_seconds:-0}"
     fi
     read_verdict
-    if [ "$cancelled" = 1 ] && [ -z "$state" ] && saved_nothing && signal_is_stray; then
+    if [ "$cancelled" = 1 ] && [ -z "$state" ] && attempt_saved_nothing && signal_is_stray; then
         cancelled=0
-        continue_stray
+        requeue_after_stray_sigterm
         cancelled=1
     fi
-    [ -z "$SLIPWAY_SCRIPT" ] || [ "$SLIPWAY_ADAPT" = 0 ] || compare_world
-    if [ "$1" != none ] && [ -n "${go_on:-}" ] && attempt_has_died; then
-        continue_run "$1" "$go_on"
+    [ -z "$SLIPWAY_SCRIPT" ] || [ "$SLIPWAY_ADAPT" = 0 ] || check_process_groups
+    if [ "$1" != none ] && [ -n "${requeue_reason:-}" ] && attempt_has_died; then
+        continue_run "$1" "$requeue_reason"
     fi
     if [ -z "$state" ] && [ -n "$SLIPWAY_SCRIPT" ] &&
         { [ "$code" != 0 ] || ! attempt_has_open_session; }; then
         [ "$code" = 0 ] || ! run_has_session ||
-            note "ended with $code; to continue: $(continue_command)"
+            log "ended with $code; to continue: $(continue_command)"
         exit "$code"
     fi
     if [ -z "$state" ] && [ "$cancelled" = 1 ]; then
@@ -494,16 +497,16 @@ finish() {
         done) exit 0 ;;
         out-of-time)
             if [ "$1" != none ] && [ "$cancelled" = 0 ]; then
-                continue_gained "$1"
+                continue_after_progress "$1"
             fi
             ;;&
         out-of-time | stopped)
-            note "stopped at step $step ($reason); to continue: $(continue_command)"
+            log "stopped at step $step ($reason); to continue: $(continue_command)"
             exit "$EXIT_STOPPED"
             ;;
-        failed) report "$reason" ;;
+        failed) log_reason "$reason" ;;
         *)
-            report "$(last_words); exit code $code; see $log_dir/stderr.log; to continue:" \
+            log_reason "$(last_log_line); exit code $code; see $log_dir/stderr.log; to continue:" \
                 "$(continue_command)"
             ;;
     esac
@@ -511,19 +514,19 @@ finish() {
     exit "$code"
 }
 
-# continue_gained METHOD: of a run that is out of time; returns where the attempt has gained no
-# step, as the next one would gain none either.
-continue_gained() {
-    if gained_step; then
+# continue_after_progress METHOD: of a run that is out of time; returns where the attempt has gained
+# no step, as the next one would gain none either.
+continue_after_progress() {
+    if attempt_made_progress; then
         continue_run "$1" "out of time at step $step"
     else
         warn no-requeue "attempt $attempt has saved no step, so it does not continue by itself"
     fi
 }
 
-# report REASON...: on one line: the error of a cause or a verdict, SLUG: SENTENCE, or a line of the
-# trainer.
-report() {
+# log_reason REASON...: on one line: the error of a cause or a verdict, SLUG: SENTENCE, or a line of
+# the trainer.
+log_reason() {
     set -- "$*"
     if [[ $1 =~ ^trainer:\ (\[rank\ [0-9]+\]\ )?error\[([a-z0-9-]+)\]:\ (.*)$ ]]; then
         error "${BASH_REMATCH[2]}" "${BASH_REMATCH[1]}${BASH_REMATCH[3]}"
@@ -534,10 +537,10 @@ report() {
     fi
 }
 
-# saved_nothing: whether the last attempt has not; what a user's script saves nobody knows.
-saved_nothing() {
+# attempt_saved_nothing: whether the last attempt has not; what a user's script saves nobody knows.
+attempt_saved_nothing() {
     [ -z "$SLIPWAY_SCRIPT" ] || run_has_session || return 1
-    ! gained_step
+    ! attempt_made_progress
 }
 
 # read_verdict: of the attempt. Sets state, empty where there is none, step and reason.
@@ -557,9 +560,9 @@ attempt_has_cause() {
     cause_code=${BASH_REMATCH[1]} cause=${BASH_REMATCH[2]}
 }
 
-# compare_world: say it if the ranks of a user's script have not formed one group, of which
+# check_process_groups: say it if the ranks of a user's script have not formed one group, of which
 # sitecustomize.py has left the sizes.
-compare_world() {
+check_process_groups() {
     local file size groups=()
     for file in "$log_dir"/world.*; do
         [ -f "$file" ] && read -r size <"$file" && [[ $size =~ ^[0-9]{1,6}$ ]] || continue
@@ -583,13 +586,13 @@ compare_world() {
 wait_for_verdict() {
     local deadline=$((SECONDS + $1))
     until [ -f "$RUN_DIR/verdict.$attempt" ] || ((SECONDS >= deadline)); do
-        [ "${this_node:-}" != "$head_node" ] || launch_lives || return 0
+        [ "${this_node:-}" != "$head_node" ] || launch_runs || return 0
         sleep 0.2
     done
 }
 
-# launch_lives: whether a process of the last launch runs on this node.
-launch_lives() {
+# launch_runs: whether a process of the last launch runs on this node.
+launch_runs() {
     sh "$lib/find_ranks.sh" "${launch_id:-}" >/dev/null
 }
 
@@ -597,7 +600,7 @@ launch_lives() {
 # refused or not allowed.
 continue_run() {
     local count
-    count=$(requeues_of_job)
+    count=$(count_requeues)
     if [ "$count" -ge "$SLIPWAY_MAX_REQUEUES" ]; then
         warn no-requeue "has gone on by itself $count times (SLIPWAY_MAX_REQUEUES)"
         return 0
@@ -614,18 +617,18 @@ continue_run() {
     fi
     warn requeued "$2; going on by itself ($1), $((count + 1)) of at most $SLIPWAY_MAX_REQUEUES"
     next_job=''
-    if ! again "$1"; then
+    if ! resubmit "$1"; then
         warn no-requeue "the scheduler does not let it go on by itself"
         return 0
     fi
     [ "$next_job" = "$job_id" ] || echo "$((count + 1)) $next_job" >>"$RUN_DIR/requeues" || :
-    note "continued by job $next_job"
+    log "continued by job $next_job"
     exit "$EXIT_STOPPED"
 }
 
 # How often this job has gone on by itself: from RUN_DIR/requeues, lines COUNT JOB. One that was
 # submitted by hand begins to count anew, beside others of the same run.
-requeues_of_job() {
+count_requeues() {
     local count job last=0
     if [ -f "$RUN_DIR/requeues" ]; then
         while read -r count job; do
@@ -636,24 +639,25 @@ requeues_of_job() {
 }
 
 # The trainer's own last line of an attempt without a verdict, or a word for it.
-last_words() {
+last_log_line() {
     local line
     line=$(grep '^trainer: ' "$log_dir/stderr.log" 2>/dev/null | tail --lines=1) || :
     echo "${line:-a rank, a launcher or a node ended without a verdict}"
 }
 
-# end_job: at the end, however it comes. Cleaning up can change neither the exit code nor a requeue.
-end_job() {
+# clean_up_job: at the end, however it comes. Cleaning up can change neither the exit code nor a
+# requeue.
+clean_up_job() {
     local code=$?
     trap '' TERM USR1 INT HUP
-    end_server
-    end_guard
+    stop_server
+    stop_guard
     remove_scratch || :
     # what was to be moved to its place, and fills the disk
     [ -z "${log_dir:-}" ] ||
         rm -rf -- "${RUN_DIR:?}/.lib.$attempt" "$RUN_DIR/.job.sh.$attempt"{,.settings,.toml} || :
-    ! declare -F return_nodes >/dev/null || return_nodes || :
-    note_own_end "$code" || :
+    ! declare -F release_nodes >/dev/null || release_nodes || :
+    record_script_end "$code" || :
     notify_of_end "$code"
     exit "$code"
 }

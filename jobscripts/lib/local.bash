@@ -18,7 +18,7 @@ choose_container() {
             "$container_runtime cannot run $SLIPWAY_IMAGE here (see above), so in $SLIPWAY_VENV"
     else
         USE_CONTAINER=1
-        note "in $SLIPWAY_IMAGE; USE_CONTAINER=0 runs in $SLIPWAY_VENV"
+        log "in $SLIPWAY_IMAGE; USE_CONTAINER=0 runs in $SLIPWAY_VENV"
     fi
 }
 
@@ -45,7 +45,7 @@ count_ranks() {
         [ "$SLIPWAY_DEVICE" != cuda ] ||
             die no-gpu "SLIPWAY_DEVICE=cuda, but $why; SLIPWAY_DEVICE=cpu runs without GPUs"
         plan_ranks "$RANKS_ON_CPU"
-        note "$(plural "$ranks_per_node" rank) on the CPU: $why"
+        log "$(plural "$ranks_per_node" rank) on the CPU: $why"
         return
     fi
     ranks=${SLIPWAY_RANKS_PER_NODE:-$((gpus < each ? 1 : gpus / each))}
@@ -59,14 +59,14 @@ count_ranks() {
             "$gpus can be used here ($why): set $fewer, or SLIPWAY_DEVICE=cpu"
     fi
     plan_ranks
-    note "$(plural "$ranks" rank) on $gpus_per_node of $(plural "$gpus" GPU): $why"
+    log "$(plural "$ranks" rank) on $gpus_per_node of $(plural "$gpus" GPU): $why"
 }
 
 # count_gpus: sets gpus, how many torch can use where the ranks will run, and why, which torch that
 # is, or why there are none.
 count_gpus() {
     isolate_python
-    answer_of 60 count_gpus.py ||
+    run_for_answer 60 count_gpus.py ||
         die broken-gpu \
             "the GPUs of this machine cannot be counted$step_failure; SLIPWAY_DEVICE=cpu leaves" \
             "them alone, should the driver hang (see nvidia-smi)"
@@ -76,13 +76,13 @@ count_gpus() {
     gpus=${answer[0]} why=${answer[1]//[[:cntrl:]]/ }
 }
 
-# use_nodes NODE: this one.
-use_nodes() {
+# set_nodes NODE: this one.
+set_nodes() {
     nodes=("$@") nnodes=$# head_node=$1
 }
 
-# job_is_over JOB: whether the process that its name ends with is gone, or is another one by now.
-job_is_over() {
+# job_has_ended JOB: whether the process that its name ends with is gone, or is another one by now.
+job_has_ended() {
     local pid=${1##*-}
     [ "$pid" = $$ ] ||
         ! grep --quiet --null-data --extended-regexp "(^|/)(job\.sh|$script_name)$" \
@@ -90,7 +90,7 @@ job_is_over() {
 }
 
 # Ctrl-C, SIGTERM and SIGHUP are for the ranks: they save, then end.
-stop_for_signal() {
+handle_stop_signal() {
     signal_launch
 }
 
@@ -100,7 +100,7 @@ watch_time_limit() {
 }
 
 # There is no queue to go back to.
-again() {
+resubmit() {
     return 1
 }
 

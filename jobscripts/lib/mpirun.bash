@@ -9,40 +9,41 @@ LAUNCH_REFUSALS+=(
     '^(Open RTE|PRTE) was unable to open the hostfile'
 )
 
-# use_mpirun OPTION...: options are what mpirun needs here besides, such as a hostfile. Sets mpirun,
-# all words up to the mapping; call it once the environment is complete, as mpirun hands no variable
-# over that is not named.
+# set_mpirun: set mpirun, the command; mpirun_exports, an option for each exported variable, as
+# mpirun passes only those that are named: call this once the environment is complete; and
+# mpirun_options, if nodes are excluded.
 #
-# By its whole path, mpirun finds its own parts on the other nodes. Without --bind-to none it binds
-# each process to one core, with all of its threads. It passes SIGTERM on, and gives ranks one
-# second to save (version 5: none), so that is raised, and the signal blocked for version 5: the
-# ranks get it from the scheduler.
-use_mpirun() {
+# mpirun is called by its full path, by which it finds its parts on the other nodes. The scripts pass
+# --bind-to none, as mpirun would bind each process, with all its threads, to one core. mpirun
+# forwards SIGTERM and gives ranks one second to save (version 5: none). So that time is raised, and
+# for version 5 the signal is blocked: the ranks get it from the scheduler.
+set_mpirun() {
     local path name
     path=$(type -P mpirun) || die no-mpi "no mpirun on $HOSTNAME: load its module"
     refuse_root
-    export_variables OMPI_MCA_odls_base_sigkill_timeout=15
+    export_to_ranks OMPI_MCA_odls_base_sigkill_timeout=15
     mpirun=()
     if env --block-signal=TERM true 2>/dev/null; then
-        export_variables PRTE_MCA_prte_launch_agent='env --block-signal=TERM prted'
+        export_to_ranks PRTE_MCA_prte_launch_agent='env --block-signal=TERM prted'
         mpirun=(env --block-signal=TERM)
     fi
-    mpirun+=("$path" --bind-to none "$@")
+    mpirun+=("$path")
     case " ${gpu_options[*]-} " in # for the srun that it starts under Slurm
         *" --gres=none "*)
-            export_variables SLURM_GPUS_PER_NODE=0
+            export_to_ranks SLURM_GPUS_PER_NODE=0
             ;;
         *" --gres="*)
-            export_variables SLURM_GPUS_PER_NODE="$gpus_per_node"
+            export_to_ranks SLURM_GPUS_PER_NODE="$gpus_per_node"
             ;;
     esac
-    [ "$nnodes" = ${#allocation[@]} ] || leave_nodes_out
+    [ "$nnodes" = ${#allocation[@]} ] || exclude_nodes
+    mpirun_exports=()
     while IFS= read -r name; do
         case $name in
-            SLURM_* | *%*) ;; # what Slurm says of one process; functions of the shell
-            *) mpirun+=(-x "$name") ;;
+            SLURM_* | *%*) ;; # Slurm's variables of one process; functions of the shell
+            *) mpirun_exports+=(-x "$name") ;;
         esac
-    done < <(keep_to_this_node && compgen -e)
+    done < <(unset_local_variables && compgen -e)
 }
 
 # refuse_root: fails where mpirun does not run for this user.
@@ -54,44 +55,47 @@ refuse_root() {
             "OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
 }
 
-# leave_nodes_out: let mpirun know of the nodes in `nodes` alone. It starts a process of its own on
-# each node that it knows of, whatever --host says, and fails where one is dead. Sets mpirun.
-leave_nodes_out() {
+# exclude_nodes: let mpirun know of the nodes in `nodes` alone. It starts a process of its own on
+# each node that it knows of, whatever --host says, and fails if one is dead. Sets mpirun_options.
+exclude_nodes() {
     local number words=() list
     list=$(join_by , "${nodes[@]/%/:$ranks_per_node}")
-    for number in "${!mpirun[@]}"; do
-        [[ ${mpirun[number]} == --hostfile || ${mpirun[number - 1]} == --hostfile ]] ||
-            words+=("${mpirun[number]}")
+    for number in "${!mpirun_options[@]}"; do
+        [[ ${mpirun_options[number]} == --hostfile ]] ||
+            { ((number > 0)) && [[ ${mpirun_options[number - 1]} == --hostfile ]]; } ||
+            words+=("${mpirun_options[number]}")
     done
-    mpirun=("${words[@]}" --host "$list")
-    [ -z "${SLURM_JOB_ID:-}" ] || export_variables \
+    mpirun_options=("${words[@]}" --host "$list")
+    [ -z "${SLURM_JOB_ID:-}" ] || export_to_ranks \
         SLURM_JOB_NODELIST="$(join_by , "${nodes[@]}")" \
         SLURM_NODELIST="$(join_by , "${nodes[@]}")" \
         SLURM_NNODES="$nnodes" SLURM_JOB_NUM_NODES="$nnodes" \
         SLURM_TASKS_PER_NODE="$ranks_per_node(x$nnodes)"
 }
 
-# end_old_ranks: on healthy_nodes. Where mpirun was killed, its daemons end, and send SIGTERM to
-# what they have started, but not all of that ends. Ranks have 15 s to save.
-end_old_ranks() {
-    ! crashed || wait_for_verdict 15
-    end_ranks "$job_id.$run_mark.*" # of all attempts: a node may answer again that was left out
+# terminate_leftover_ranks: on healthy_nodes. Where mpirun was killed, its daemons end, and send
+# SIGTERM to what they have started, but not all of that ends. Ranks have 15 s to save.
+terminate_leftover_ranks() {
+    ! launch_crashed || wait_for_verdict 15
+    terminate_ranks "$job_id.$run_mark.*" # all attempts: an excluded node may be back
 }
 
 # mpirun_node NUMBER SECONDS COMMAND...: on the node of that number, for at most so long, which only
 # helps. It ends the shell that it runs in.
 mpirun_node() {
-    local limit=$2 mpirun gpu_options=("${HELPER_OPTIONS[@]}")
+    local limit=$2 gpu_options=("${HELPER_OPTIONS[@]}")
     nodes=("${nodes[$1]}") nnodes=1
     shift 2
-    use_mpirun "${mpirun_options[@]}"
-    exec timeout --kill-after=5 "$limit" "${mpirun[@]}" -n 1 "$@"
+    set_mpirun
+    exec timeout --kill-after=5 "$limit" "${mpirun[@]}" --bind-to none "${mpirun_options[@]}" \
+        "${mpirun_exports[@]}" -n 1 "$@"
 }
 
 # mpirun_each_node SECONDS COMMAND...: once on each node, for at most so long.
 mpirun_each_node() {
-    local limit=$1 mpirun
+    local limit=$1
     shift
-    use_mpirun "${mpirun_options[@]}"
-    exec timeout --kill-after=5 "$limit" "${mpirun[@]}" --map-by ppr:1:node:OVERSUBSCRIBE "$@"
+    set_mpirun
+    exec timeout --kill-after=5 "$limit" "${mpirun[@]}" --bind-to none "${mpirun_options[@]}" \
+        "${mpirun_exports[@]}" --map-by ppr:1:node:OVERSUBSCRIBE "$@"
 }

@@ -22,20 +22,20 @@ local_node() {
 for_each_node() {
     local number stopped='' started=()
     # $! may not be in `started` yet.
-    trap 'stopped=1; end_nodes "${started[@]}" "${!:-}"' TERM
+    trap 'stopped=1; terminate_node_processes "${started[@]}" "${!:-}"' TERM
     for number in "${!nodes[@]}"; do
         [ -z "$stopped" ] || break
         "$2" "$number" "${@:3}" &
         started+=($!)
     done
-    until_nodes_end "$1" "${started[@]}"
+    wait_for_nodes "$1" "${started[@]}"
 }
 
-# until_nodes_end HOW PID...: wait for all. Returns the exit code of the first that failed.
+# wait_for_nodes HOW PID...: wait for all. Returns the exit code of the first that failed.
 # It looks at each, as plain `wait` is for one, and `wait -n` does not say which (before Bash 5.1).
 # SIGTERM is sent once more after a second: a process that has just been forked loses the first, as
 # it still has the trap of this shell.
-until_nodes_end() {
+wait_for_nodes() {
     local pid ended code=0 left=("${@:2}") alive nothing once_more=''
     exec {nothing}<> <(:)
     while [ ${#left[@]} -gt 0 ]; do
@@ -49,12 +49,12 @@ until_nodes_end() {
             wait "$pid" || ended=$?
             [ "$ended" != 0 ] && [ "$code" = 0 ] || continue
             code=$ended
-            [ "$1" = apart ] || end_nodes "${left[@]}"
+            [ "$1" = apart ] || terminate_node_processes "${left[@]}"
             once_more=$((SECONDS + 2))
         done
         left=("${alive[@]}")
         if [ "$1" = together ] && ((SECONDS >= ${once_more:-SECONDS + 1})); then
-            end_nodes "${left[@]}"
+            terminate_node_processes "${left[@]}"
             once_more=''
         fi
         # A short sleep that starts no process.
@@ -64,8 +64,8 @@ until_nodes_end() {
     return "$code"
 }
 
-# end_nodes PID...: send SIGTERM to those that still run.
-end_nodes() {
+# terminate_node_processes PID...: send SIGTERM to those that still run.
+terminate_node_processes() {
     kill "$@" 2>/dev/null || :
 }
 
@@ -79,7 +79,7 @@ remote_script() {
     local number=$1 launch=${SLIPWAY_LAUNCH:-step.$job_id.$run_mark.$BASHPID.$RANDOM} end
     shift
     end="sh ${lib@Q}/end_ranks.sh ${launch@Q} $GUARD_SECONDS"
-    (keep_to_this_node && export -p)
+    (unset_local_variables && export -p)
     cat <<END
 {
     cd ${PWD@Q}
@@ -112,9 +112,9 @@ remote_script() {
 END
 }
 
-# keep_to_this_node: export no more what is true of this node alone: its name, and a folder for
+# unset_local_variables: export no more what is true of this node alone: its name, and a folder for
 # temporary files that is not the job's own. For a subshell whose variables go to other nodes.
-keep_to_this_node() {
+unset_local_variables() {
     export -n HOSTNAME
     [ "${TMPDIR:-}" = "${scratch:-}" ] || export -n TMPDIR
 }

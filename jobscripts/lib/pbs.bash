@@ -26,7 +26,7 @@ ask_at=0             # of SECONDS, when the server is asked again
 read_arguments() {
     arguments=()
     [ -n "${SLIPWAY_ARGS:-}" ] || return 0
-    answer_of 60 split_arguments.py "$SLIPWAY_ARGS" ||
+    run_for_answer 60 split_arguments.py "$SLIPWAY_ARGS" ||
         die node-not-ready "SLIPWAY_ARGS could not be split on $head_node$step_failure"
     [ "${answer[0]:-}" = words ] ||
         die unclosed-quote "SLIPWAY_ARGS is ${SLIPWAY_ARGS@Q}, in which a quote is not closed"
@@ -34,9 +34,9 @@ read_arguments() {
 }
 
 # find_allocation: read the allocation from PBS's variables, and what those do not say from qstat
-# and from directives_*. Fails if numbers of GPUs differ (level_gpus). Sets nodes, nnodes,
-# head_node, cpus (of one node), ranks_per_node, world_size, gpus_per_node, cluster, first_port,
-# job_record, and what plan_save sets.
+# and from directives_*. Fails if numbers of GPUs differ (use_smallest_gpu_count). Sets nodes,
+# nnodes, head_node, cpus (of one node), ranks_per_node, world_size, gpus_per_node, cluster,
+# first_port, job_record, and what plan_save sets.
 find_allocation() {
     local left counts
     # A file of this node only, in which a node stands several times.
@@ -46,15 +46,15 @@ find_allocation() {
     [[ $PBS_JOBID == *\[* ]] || unset -v PBS_ARRAY_INDEX PBS_ARRAY_ID PBS_ARRAYID
     this_node=${nodes[0]}
     reserve_spares
-    job_record=$(ask_for_job) || job_record=''
+    job_record=$(query_job) || job_record=''
     # NCPUS would be the number of threads where the job names one (ompthreads), so the server is
     # asked.
     cpus=$(share_of_node Resource_List.ncpus "${PBS_NUM_PPN:-$directives_cpus}" <<<"$job_record")
     mapfile -t counts < <(gpus_of_nodes <<<"$job_record")
-    gpus_per_node=$(gpus_asked_for <<<"$job_record")
+    gpus_per_node=$(requested_gpus <<<"$job_record")
     gpus_per_node=$(share_of_node Resource_List.ngpus \
         "${counts[0]:-${gpus_per_node:-$directives_gpus}}" <<<"$job_record")
-    level_gpus "${counts[@]}"
+    use_smallest_gpu_count "${counts[@]}"
     left=$(time_left <<<"$job_record")
     if [ -z "$job_record" ]; then
         warn scheduler-silent "qstat does not answer: as long as that is so, no time limit is seen"
@@ -75,9 +75,9 @@ find_allocation() {
     plan_ranks
 }
 
-# use_nodes NODE...: those on which steps run from now on, in the order of the allocation. Sets
+# set_nodes NODE...: those on which steps run from now on, in the order of the allocation. Sets
 # nodes, nnodes and head_node.
-use_nodes() {
+set_nodes() {
     nodes=("$@") nnodes=$# head_node=$1
 }
 
@@ -125,9 +125,9 @@ gpus_of_nodes() {
     '
 }
 
-# gpus_asked_for: of each node, from the server's answer on standard input, as jobs of Torque ask,
+# requested_gpus: of each node, from the server's answer on standard input, as jobs of Torque ask,
 # nodes=2:ppn=8:gpus=2; nothing where that has no such line.
-gpus_asked_for() {
+requested_gpus() {
     local asked
     asked=$(job_field Resource_List.nodes)
     if [[ $asked =~ :gpus=([0-9]{1,4})(:|\+|$) ]]; then
@@ -137,11 +137,11 @@ gpus_asked_for() {
     fi
 }
 
-# job_is_over JOB: whether the server says so, or has forgotten it; 2: it does not answer.
-job_is_over() {
+# job_has_ended JOB: whether the server says so, or has forgotten it; 2: it does not answer.
+job_has_ended() {
     local said code=0 id=$1
     [[ $id != *_* ]] || id="${id/_/[}]"
-    said=$(ask_scheduler qstat -f "$id" 2>&1) || code=$?
+    said=$(query_scheduler qstat -f "$id" 2>&1) || code=$?
     case $code in
         0) [[ ! $said =~ job_state\ =\ [RES] ]] ;;
         *) [[ $said =~ (Unknown Job|has finished) ]] || return 2 ;;
@@ -170,8 +170,8 @@ nodes_out_of_service() {
     '
 }
 
-# ask_for_job: what the server says of this job, each field on one line: qstat breaks long ones.
-ask_for_job() {
+# query_job: what the server says of this job, each field on one line: qstat breaks long ones.
+query_job() {
     timeout --kill-after=5 "$ANSWER_SECONDS" qstat -f "$PBS_JOBID" 2>/dev/null |
         sed --expression=':more' --expression='$!{N;b more}' --expression='s/\n\t//g'
 }
@@ -243,7 +243,7 @@ plan_save() {
 # before the next look.
 time_is_nearly_up() {
     if ((SECONDS >= ask_at || SECONDS >= save_at)); then
-        plan_save "$(ask_for_job | time_left)"
+        plan_save "$(query_job | time_left)"
     fi
     pause=$(((save_at < ask_at ? save_at : ask_at) - SECONDS))
     ((pause > 0)) || pause=1 # `read -t 0` does not wait
@@ -251,7 +251,7 @@ time_is_nearly_up() {
 }
 
 # qdel signals this script, but nothing that a remote shell started: the ranks learn it from STOP.
-stop_for_signal() {
+handle_stop_signal() {
     request_stop user
 }
 
@@ -260,7 +260,7 @@ stop_for_signal() {
 # says it, if the server has never shown a record: other resources are no continuation.
 options_of_job() {
     local line name value
-    [[ $job_record == *' queue = '* ]] || job_record=$(ask_for_job) || :
+    [[ $job_record == *' queue = '* ]] || job_record=$(query_job) || :
     options=(-q "$(queue_of_submission)")
     if [ -z "${options[1]}" ]; then
         warn no-requeue "qstat does not say what this job was given: no other one is submitted"
@@ -273,7 +273,7 @@ options_of_job() {
             Resource_List.*)
                 name=${name#*.}
                 [[ $value != *,* ]] || value=\"$value\"
-                ! is_asked_for "$name" || options+=(-l "$name=$value")
+                ! is_requested "$name" || options+=(-l "$name=$value")
                 continue
                 ;;
             Rerunable)
@@ -303,9 +303,9 @@ queue_of_submission() {
     echo "$queue"
 }
 
-# is_asked_for RESOURCE: whether the job was submitted with it. The record has others besides: sums
+# is_requested RESOURCE: whether the job was submitted with it. The record has others besides: sums
 # over all nodes, and what the site adds, which qsub need not take.
-is_asked_for() {
+is_requested() {
     local said
     case $1 in
         nodes | walltime) return 0 ;;
@@ -330,9 +330,9 @@ log_path() {
     echo "$path"
 }
 
-# again METHOD: requeue puts this very job back into the queue, chain submits the next one. Sets
+# resubmit METHOD: requeue puts this very job back into the queue, chain submits the next one. Sets
 # next_job.
-again() {
+resubmit() {
     if [ -n "${interactive:-}" ]; then
         warn no-requeue "an interactive job does not return to the queue"
         return 1
@@ -345,7 +345,7 @@ again() {
             ;;
         chain)
             # OpenPBS lets no job depend on a task of an array: there the next one waits by itself
-            # (refuse_company).
+            # (refuse_concurrent_run).
             [[ $PBS_JOBID != *\[* ]] || after=()
             local options
             options_of_job || return 1

@@ -19,24 +19,21 @@ image_runs() {
     podman run --rm --entrypoint= "$SLIPWAY_IMAGE" true
 }
 
-# set_container OPTION...: the words before a command, from image and bind_paths. Sets container.
-# The host's network and shared memory, by which ranks reach each other. A PID namespace of its own:
-# nothing in it outlives its first process.
-set_container() {
+# set_bind_options: set binds, the options that mount each of bind_paths and the home folder, as
+# Apptainer does, and those that depend on the user, on the node and on the terminal. (Each runtime
+# file defines it.) In the script, the container has the host's network and shared memory, by which
+# ranks reach each other, and its own PID namespace: no process in it outlives its first one.
+set_bind_options() {
     local path
     local -A mounted=([/]=1) # the image has its own root; Podman refuses to mount one path twice
-    container=(bash "$lib/podman_run.bash" --rm --network=host --ipc=host --cgroups=no-conmon
-        --security-opt=label=disable --ulimit=host --entrypoint= --workdir="$PWD"
-        --label=slipway="$scratch" "$@")
-    ((EUID == 0)) || container+=(--userns=keep-id) # files are the user's own, inside and outside
-    [ ! -d /dev/infiniband ] || container+=(--device=/dev/infiniband)
-    for path in "${HOME:-/}" "${bind_paths[@]}"; do # HOME, as Apptainer does
+    ((EUID == 0)) || binds+=(--userns=keep-id) # files have the same owner inside and outside
+    [ ! -d /dev/infiniband ] || binds+=(--device=/dev/infiniband)
+    for path in "${HOME:-/}" "${bind_paths[@]}"; do
         [ -z "${mounted[$path]:-}" ] && [ -e "$path" ] || continue
         mounted[$path]=1
-        container+=(--mount "$(bind_mount "$path")")
+        binds+=(--mount "$(bind_mount "$path")")
     done
-    [ -z "${terminal+set}" ] || container+=(--interactive ${terminal:+--tty}) # of a shell
-    container+=("$image" sh "$lib/podman_init.sh")
+    [ -z "${terminal+set}" ] || binds+=(--interactive ${terminal:+--tty}) # jobgen shell
 }
 
 # remove_containers SCRATCH: those of the attempt with that folder which are left on this node. A

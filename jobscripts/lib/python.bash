@@ -72,7 +72,7 @@ find_conda() {
 # user's own needs none of it.
 check_packages() {
     [ "$USE_CONTAINER" = 0 ] && [ -z "$SLIPWAY_SCRIPT" ] || return 0
-    answer_of 120 check_packages.py || return 0 # whatever it is, the preflight finds it
+    run_for_answer 120 check_packages.py || return 0 # whatever it is, the preflight finds it
     [ ${#answer[@]} = 0 ] ||
         die no-environment \
             "SLIPWAY_VENV=$SLIPWAY_VENV: its Python lacks $(join_by ', ' "${answer[@]}")." \
@@ -85,7 +85,7 @@ check_packages() {
 isolate_python() {
     unset -v PYTHONHOME PYTHONSTARTUP
     keeps_python_path || unset -v PYTHONPATH
-    export_variables PYTHONNOUSERSITE=1
+    export_to_ranks PYTHONNOUSERSITE=1
 }
 
 # keeps_python_path: whether modules have put packages on PYTHONPATH that the job is to see.

@@ -14,17 +14,16 @@ check_image() {
             "set USE_CONTAINER=0, or another container in the site's file"
 }
 
-# set_container OPTION...: the options of srun that stand before a command, from image and
-# bind_paths. Sets container; and on_head_node, as nothing but srun starts a container.
-set_container() {
+# set_bind_options: set binds, srun's option that mounts each of bind_paths; and on_head_node, as
+# only srun starts a container. (Each runtime file defines it.)
+set_bind_options() {
     local path mounts=()
     for path in "${bind_paths[@]}"; do
         [[ $path != *[:,]* ]] ||
             die bad-path "$path: Pyxis cannot bind a path with a colon or a comma: rename it"
         [ "$path" = / ] || mounts+=("$path:$path") # the image has its own root
     done
-    container=(--container-image="${image#docker://}" --container-workdir="$PWD"
-        --container-mounts="$(join_by , "${mounts[@]}")" --no-container-entrypoint "$@")
+    binds=(--container-mounts="$(join_by , "${mounts[@]}")")
     # shellcheck disable=SC2154 # the site's lines assign srun_options
     on_head_node=(srun --overlap --nodes=1 --ntasks=1 "${srun_options[@]}" --nodelist="$head_node")
     if [ -z "${terminal+set}" ]; then # no shell

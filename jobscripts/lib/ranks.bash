@@ -6,8 +6,8 @@
 # What runs a command on the head node, where this script is on another machine.
 on_head_node=()
 
-# count_words LIST: the number of elements of a list with commas.
-count_words() {
+# count_items LIST: the number of elements of a list with commas.
+count_items() {
     local list
     IFS=, read -r -a list <<<"$1"
     echo "${#list[@]}"
@@ -29,7 +29,7 @@ plan_ranks() {
     refuse_mig_slices
     cpus_per_rank=$((cpus / ranks_per_node))
     ((cpus_per_rank > 0)) || cpus_per_rank=1
-    note_idle_gpus
+    log_idle_gpus
 }
 
 # check_gpu_count: where SLIPWAY_DEVICES_PER_RANK is set, fails if the ranks need more GPUs than the
@@ -46,10 +46,10 @@ check_gpu_count() {
             "SLIPWAY_DEVICES_PER_RANK or SLIPWAY_RANKS_PER_NODE"
 }
 
-# level_gpus COUNT...: GPUs of each node of the job, as far as the scheduler says. Where they
-# differ, sets gpus_per_node to the smallest, as steps ask every node for so many; and fails unless
-# SLIPWAY_RANKS_PER_NODE, or one process, needs no more than that.
-level_gpus() {
+# use_smallest_gpu_count COUNT...: GPUs of each node of the job, as far as the scheduler says. Where
+# they differ, sets gpus_per_node to the smallest, as steps ask every node for so many; and fails
+# unless SLIPWAY_RANKS_PER_NODE, or one process, needs no more than that.
+use_smallest_gpu_count() {
     local count ranks=${SLIPWAY_RANKS_PER_NODE:-0} needed smallest=${1:-0} largest=${1:-0}
     for count in "$@"; do
         ((count >= smallest)) || smallest=$count
@@ -81,9 +81,9 @@ refuse_mig_slices() {
             "ask for whole GPUs; \`jobgen submit single --site SITE\` takes one slice"
 }
 
-# note_idle_gpus: say how many GPUs of each node no rank takes, and where the ranks fit on fewer
+# log_idle_gpus: say how many GPUs of each node no rank takes, and where the ranks fit on fewer
 # nodes. One process a node of a user's script may start ranks of its own.
-note_idle_gpus() {
+log_idle_gpus() {
     local needed=$((devices_per_rank * ranks_per_node)) each advice
     [ "$SLIPWAY_DEVICE" != cpu ] && ((needed < gpus_per_node)) || return 0
     advice="SLIPWAY_DEVICES_PER_RANK=$devices_per_rank does not divide them"
@@ -102,35 +102,35 @@ note_idle_gpus() {
         "$((gpus_per_node - needed)) of $gpus_per_node GPUs of each node stay idle: $advice"
 }
 
-# set_rank_environment: what all ranks get, wherever they run. Exports RUN_DIR, the plan, what
-# quotas leave in the run folder, and what set_environment exports.
-set_rank_environment() {
+# export_rank_environment: what all ranks get, wherever they run. Exports RUN_DIR, the plan, what
+# quotas leave in the run folder, and what export_job_environment exports.
+export_rank_environment() {
     local quota=''
-    set_environment
+    export_job_environment
     export_plan
     # read does not wait for a program that cannot be killed
     read -r -t 12 quota < <(sh "$lib/quota_left.sh" "$RUN_DIR") || :
-    export_variables \
+    export_to_ranks \
         RUN_DIR="$RUN_DIR" \
         TRAINER_JOB_ID="$job_id" \
         TRAINER_QUOTA="$quota"
     [[ " ${bound_backends[*]:-} " != *" $BACKEND "* ]] ||
-        export_variables TRAINER_BOUND_GPUS="$devices_per_rank"
+        export_to_ranks TRAINER_BOUND_GPUS="$devices_per_rank"
 }
 
 # export_plan: of this attempt, which the ranks compare with what they find.
 export_plan() {
-    export_variables \
+    export_to_ranks \
         TRAINER_ATTEMPT="$attempt" \
         TRAINER_WORLD_SIZE="$world_size" \
         TRAINER_RANKS_PER_NODE="$ranks_per_node"
 }
 
-# set_environment: what every process of the job gets. Exports DATA, GPUS_PER_NODE,
+# export_job_environment: what every process of the job gets. Exports DATA, GPUS_PER_NODE,
 # DEVICES_PER_RANK, CPUS_PER_RANK, OMP_NUM_THREADS, and folders on the local disk for caches and
 # temporary files: every node has made those, and the container sees them. No TMPDIR that was set
 # outside is sure to be either.
-set_environment() {
+export_job_environment() {
     isolate_python
     if [ -n "${OMP_NUM_THREADS:-}" ] && [ "$OMP_NUM_THREADS" != "$cpus_per_rank" ]; then
         warn kept-variable \
@@ -138,9 +138,9 @@ set_environment() {
             "$cpus_per_rank CPUs for each rank"
     fi
     [ -z "${TMPDIR:-}" ] ||
-        note "temporary files go to $scratch, on SLIPWAY_LOCAL_DISK of each node, not to" \
+        log "temporary files go to $scratch, on SLIPWAY_LOCAL_DISK of each node, not to" \
             "TMPDIR=$TMPDIR"
-    export_variables \
+    export_to_ranks \
         OMP_NUM_THREADS="${OMP_NUM_THREADS:-$cpus_per_rank}" \
         DATA="$data" \
         GPUS_PER_NODE="$gpus_per_node" \
@@ -167,25 +167,26 @@ choose_rendezvous() {
     [ -z "$given_address" ] ||
         warn kept-variable "MASTER_ADDR=$given_address was set outside and is kept"
     head_is_tried=1
-    find_master
+    find_master_address
 }
 
-# find_master: an address of the head node at which the others reach it. Exports MASTER_ADDR; sets
-# master_is_found. While head_is_tried is set, also lets the head node listen, for the preflight.
-# Fails in a restart (no_master).
-find_master() {
+# find_master_address: an address of the head node at which the others reach it. Exports
+# MASTER_ADDR; sets master_is_found. While head_is_tried is set, also lets the head node listen, for
+# the preflight. Fails in a restart (fail_without_master).
+find_master_address() {
     local addresses=("$given_address")
     [ -n "$given_address" ] ||
         mapfile -t addresses < <(getent ahosts "$head_node" | awk '!seen[$1]++ { print $1 }')
     MASTER_ADDR=${addresses[0]:-}
-    [ -n "$MASTER_ADDR" ] || no_master "$head_node has no address here: set MASTER_ADDR" || return 1
+    [ -n "$MASTER_ADDR" ] || \
+        fail_without_master "$head_node has no address here: set MASTER_ADDR" || return 1
     [ "$nnodes" = 1 ] || choose_address "${addresses[@]}" || return 1
-    export_variables MASTER_ADDR="$MASTER_ADDR"
+    export_to_ranks MASTER_ADDR="$MASTER_ADDR"
     master_is_found=1
 }
 
-# no_master MESSAGE: ends the job; fails in a restart, as a node may have died once more.
-no_master() {
+# fail_without_master MESSAGE: ends the job; fails in a restart, as a node may have died once more.
+fail_without_master() {
     [ "${restarts:-0}" != 0 ] || die no-master-address "$@"
     error no-master-address "$@"
     return 1
@@ -195,12 +196,13 @@ no_master() {
 # was set outside stays. Sets MASTER_ADDR; exports TRAINER_MEETING, for try_head.py. Fails if all
 # are loopback, link-local, or of a bridge that leads nowhere.
 choose_address() {
-    local address token='' run=answer_of first=${MASTER_PORT:-$first_port} count=0 found=()
+    local address token='' run=run_for_answer first=${MASTER_PORT:-$first_port} count=0 found=()
     for address in "$@"; do
         [[ $address =~ ^(localhost|127\..*|::1)$ ]] || found+=("$address")
     done
     [ ${#found[@]} != 0 ] ||
-        no_master "the head node $head_node is $1 to itself, which no other node can reach: set" \
+        fail_without_master "the head node $head_node is $1 to itself, which no other node can" \
+            "reach: set" \
             "MASTER_ADDR, or have it fixed" || return 1
     if [ -n "${head_is_tried:-}" ]; then
         run=start_server count=2000 token=$(random_name)
@@ -209,7 +211,8 @@ choose_address() {
         return 0
     fi
     "$run" 60 head_address.py "$token" "$first" "$count" "$given_address" "${found[@]}" ||
-        no_master "the head node $head_node does not look at its network$step_failure" || return 1
+        fail_without_master "the head node $head_node does not look at its network$step_failure" ||
+            return 1
     case ${answer[0]:-} in
         address) ;;
         taken)
@@ -218,24 +221,24 @@ choose_address() {
                 "MASTER_PORT"
             ;;
         *)
-            no_master \
+            fail_without_master \
                 "no other node can reach $head_node: ${answer[1]:-${answer[*]@Q}}: set MASTER_ADDR"
             return 1
             ;;
     esac
     [[ " ${found[*]} " == *" ${answer[1]:-} "* ]] ||
-        no_master "$head_node has no address ${answer[*]@Q}: set MASTER_ADDR" || return 1
+        fail_without_master "$head_node has no address ${answer[*]@Q}: set MASTER_ADDR" || return 1
     MASTER_ADDR=${answer[1]}
-    [ "$count" = 0 ] || export_meeting "$token" "${answer[2]:-}"
+    [ "$count" = 0 ] || export_probe_address "$token" "${answer[2]:-}"
 }
 
-# export_meeting TOKEN PORT: where the head node listens, for the preflight.
-export_meeting() {
+# export_probe_address TOKEN PORT: where the head node listens, for the preflight.
+export_probe_address() {
     answer=("$2")
     answer_is_port ||
         die no-master-address \
             "the head node $head_node does not listen$step_failure: set MASTER_ADDR"
-    export_variables TRAINER_MEETING="$2 $1"
+    export_to_ranks TRAINER_MEETING="$2 $1"
 }
 
 # open_rendezvous: right before a launch, so that nobody else takes the port meanwhile. Exports
@@ -243,16 +246,16 @@ export_meeting() {
 # restart, MASTER_ADDR. Fails, and says why, if the head node does not do its part.
 open_rendezvous() {
     [ "${rendezvous:-0}" = 1 ] || return 0
-    [ -n "$master_is_found" ] || find_master || return 1
+    [ -n "$master_is_found" ] || find_master_address || return 1
     case $BACKEND in
         ddp) choose_port "$first_port" ;;
         horovod) start_horovod_server ;;
     esac
 }
 
-# note_ranks: one line for the log: how many ranks, on which nodes, and where they meet unless MPI
+# log_ranks: one line for the log: how many ranks, on which nodes, and where they meet unless MPI
 # sees to that.
-note_ranks() {
+log_ranks() {
     local line="$world_size rank(s), $ranks_per_node on each of $nnodes node(s)"
     line+=" ($(join_by ', ' "${nodes[@]:0:8}")${nodes[8]:+, ...})"
     if [ "${rendezvous:-0}" = 1 ]; then
@@ -261,18 +264,18 @@ note_ranks() {
             horovod) line+=", rendezvous at $MASTER_ADDR:$HOROVOD_GLOO_RENDEZVOUS_PORT" ;;
         esac
     fi
-    note "$line"
+    log "$line"
 }
 
 # choose_port FIRST: MASTER_PORT, the first one from there on that can be bound on the head node,
 # unless it is given.
 choose_port() {
     if [ -z "$port_is_given" ]; then
-        answer_of 60 free_port.py "$1" && answer_is_port || {
+        run_for_answer 60 free_port.py "$1" && answer_is_port || {
             error no-free-port "no free port was found on $head_node$step_failure"
             return 1
         }
-        export_variables MASTER_PORT="${answer[0]}"
+        export_to_ranks MASTER_PORT="${answer[0]}"
     fi
 }
 
@@ -290,7 +293,7 @@ start_horovod_server() {
         error no-rendezvous "Horovod's rendezvous server did not start$step_failure"
         return 1
     }
-    export_variables \
+    export_to_ranks \
         HOROVOD_CONTROLLER=gloo \
         HOROVOD_CPU_OPERATIONS=gloo \
         HOROVOD_GLOO_RENDEZVOUS_ADDR="$MASTER_ADDR" \
@@ -307,13 +310,13 @@ start_horovod_server() {
 check_mpi() {
     local output
     [ "$1" != mpirun ] || refuse_root
-    output_of 60 sh -c 'exec "$@" 2>&1' - "$@" ||
+    capture_program_output 60 sh -c 'exec "$@" 2>&1' - "$@" ||
         die no-mpi \
             "no MPI answers on $HOSTNAME${step_failure/#: see above/: load its module}, or" \
             "\`jobgen submit horovod-gloo --site SITE\`, which needs none; $1 printed: $output"
     # Containers of an ordinary user cannot read each other's memory: without these the first large
     # message hangs.
-    export_variables \
+    export_to_ranks \
         TRAINER_MPI="${output//$'\n'/ }" \
         OMPI_MCA_btl_vader_single_copy_mechanism=none \
         OMPI_MCA_smsc=^cma
@@ -328,13 +331,13 @@ choose_program() {
         program+=("$SLIPWAY_SCRIPT" "$@")
         # Python imports sitecustomize.py from there.
         [ "$SLIPWAY_ADAPT" = 0 ] ||
-            export_variables PYTHONPATH="$lib${PYTHONPATH:+:$PYTHONPATH}"
+            export_to_ranks PYTHONPATH="$lib${PYTHONPATH:+:$PYTHONPATH}"
         # Without it Accelerate's ranks on CPUs do not join: each trains alone, and exits with 0.
         [ "$SLIPWAY_DEVICE" != cpu ] ||
-            export_variables ACCELERATE_USE_CPU="${ACCELERATE_USE_CPU:-true}"
+            export_to_ranks ACCELERATE_USE_CPU="${ACCELERATE_USE_CPU:-true}"
         return
     fi
-    export_variables PYTHONSAFEPATH=1 # the folder of submission may hold another trainer.py
+    export_to_ranks PYTHONSAFEPATH=1 # the folder of submission may hold another trainer.py
     trainer_arguments=(
         "$SLIPWAY_CONFIG" --backend "$BACKEND" --device "$SLIPWAY_DEVICE"
         --output-dir "$RUN_DIR" --resume auto
@@ -361,7 +364,7 @@ preflight() {
     step_on_each_node 0 "${container[@]}" "${check[@]}" ||
         die node-not-ready "not every node was ready$step_failure"
     head_is_tried=''
-    end_server
+    stop_server
     unset -v TRAINER_MEETING
     choose_numa_binding
     check_profiler
@@ -375,7 +378,7 @@ choose_numa_binding() {
     [ -n "${numa_binding:-}" ] && [ "$BACKEND" = ddp ] || return 0
     [ "$SLIPWAY_DEVICE" != cpu ] && [ "$SLIPWAY_DEVICE:$gpus_per_node" != auto:0 ] || return 0
     if [ "${devices_per_rank:-1}" != 1 ]; then
-        note "ranks have several GPUs: they are not bound to cores (numa_binding)"
+        log "ranks have several GPUs: they are not bound to cores (numa_binding)"
         return
     fi
     step_on_each_node 0 "${container[@]}" numactl --physcpubind=+0 true ||

@@ -8,7 +8,7 @@ declare -A node_states=()
 
 # reserve_spares: of all nodes of the job the last SLIPWAY_SPARES wait until they are needed. Sets
 # allocation, all of them; healthy_nodes, likewise; lost_nodes, none; planned_nodes, how many train;
-# nodes and what use_nodes sets; and spare_nodes.
+# nodes and what set_nodes sets; and spare_nodes.
 reserve_spares() {
     local spares=${SLIPWAY_SPARES:-0}
     allocation=("${nodes[@]}") healthy_nodes=("${nodes[@]}") lost_nodes=() failed=''
@@ -19,19 +19,19 @@ reserve_spares() {
             "train: ask for more nodes, or lower it"
     planned_nodes=$((${#nodes[@]} - spares))
     spare_nodes=("${allocation[@]:planned_nodes}")
-    use_nodes "${allocation[@]:0:planned_nodes}"
+    set_nodes "${allocation[@]:0:planned_nodes}"
 }
 
 # run_attempts FUNCTION: run the launch, which FUNCTION spells out, until it ends; and again after
 # each attempt that has died, as long as that makes sense.
 run_attempts() {
-    restarts=0 fruitless=0
-    end_earlier_ranks
+    restarts=0 restarts_without_progress=0
+    terminate_earlier_ranks
     run_step "$1"
     while attempt_has_died && plan_restart; do
-        next_attempt
-        watch_over_job
-        watch_scratch
+        start_next_attempt
+        start_guard
+        start_scratch_watch
         run_step "$1"
     done
 }
@@ -49,29 +49,29 @@ attempt_has_died() {
     fi
     # mpirun 5 can end with 0 where it has lost a node
     [ -z "$state" ] || [ "$state $reason" = "stopped launcher" ] ||
-        { [ "$state $reason" = "stopped signal" ] && crashed; }
+        { [ "$state $reason" = "stopped signal" ] && launch_crashed; }
 }
 
-# crashed: whether the launch was ended by a signal that asks for nothing: its exit code is 128 and
-# ABRT, BUS, FPE, KILL or SEGV.
-crashed() {
+# launch_crashed: whether the launch was ended by a signal that asks for nothing: its exit code is
+# 128 and ABRT, BUS, FPE, KILL or SEGV.
+launch_crashed() {
     [[ $code =~ ^(134|135|136|137|139)$ ]]
 }
 
 # plan_restart: find the nodes for the next attempt. Fails, and says why, where there is to be none.
-# Sets failed, the node where a process was killed first, if the launch says so; and go_on, why the
-# job is to be requeued, if it is.
+# Sets failed, the node where a process was killed first, if the launch says so; and requeue_reason,
+# why the job is to be requeued, if it is.
 plan_restart() {
     local known=${#lost_nodes[@]} new=() lost missing step
-    trap 'time_limit_came=1; end_step' USR1
-    trap 'cancelled=1; end_step' TERM INT HUP
+    trap 'time_limit_came=1; terminate_step' USR1
+    trap 'cancelled=1; terminate_step' TERM INT HUP
     if [ "$SLIPWAY_MAX_RESTARTS" = 0 ]; then
-        end_old_ranks
+        terminate_leftover_ranks
         return 1
     fi
-    end_old_steps
+    cancel_leftover_steps
     find_healthy_nodes || [ -n "${time_limit_came:-}" ] || return 1
-    end_old_ranks
+    terminate_leftover_ranks
     [ "$cancelled" = 0 ] || return 1
     [ ${#lost_nodes[@]} = "$known" ] || # Bash 4.4 takes an empty array for an unset one there
         new=("${lost_nodes[@]:known}")
@@ -80,21 +80,21 @@ plan_restart() {
         return 1
     fi
     if [ -n "${time_limit_came:-}" ]; then
-        continue_after_death "$lost"
+        plan_requeue_after_death "$lost"
         return 1
     fi
     missing=$((nnodes - $(count_common nodes healthy_nodes)))
-    failed=$(failed_node 2>/dev/null <"$log_dir/stderr.log") || : # no launch, no messages
+    failed=$(find_failed_node 2>/dev/null <"$log_dir/stderr.log") || : # no launch, no messages
     warn_of_death ${#new[@]}
     [ ${#new[@]} = 0 ] || notify exclude "$last_note"
     if [ "$restarts" = "$SLIPWAY_MAX_RESTARTS" ]; then
         warn no-restart "was restarted $(plural "$restarts" time) (SLIPWAY_MAX_RESTARTS)"
         return 1
     fi
-    step=$(saved_step)
+    step=$(resumable_step)
     if ((step > first_step)); then
-        fruitless=0
-    elif [ "$missing" = 0 ] && ((++fruitless > 1)); then
+        restarts_without_progress=0
+    elif [ "$missing" = 0 ] && ((++restarts_without_progress > 1)); then
         warn no-restart \
             "two attempts have died at step $step and saved nothing further: it is not restarted"
         return 1
@@ -112,11 +112,12 @@ count_common() {
     echo "$count"
 }
 
-# continue_after_death LOST: the time limit came while an attempt died, which has lost so many of
-# its nodes. Sets go_on if that, or a step that was saved, is a reason to requeue the job.
-continue_after_death() {
-    if [ "$1" != 0 ] || gained_step; then
-        go_on="out of time after an attempt that died"
+# plan_requeue_after_death LOST: the time limit came while an attempt died, which has lost so many
+# of its nodes. Sets requeue_reason if that, or a step that was saved, is a reason to requeue the
+# job.
+plan_requeue_after_death() {
+    if [ "$1" != 0 ] || attempt_made_progress; then
+        requeue_reason="out of time after an attempt that died"
     else
         warn no-restart "attempt $attempt: out of time, and it has died without saving a step"
     fi
@@ -125,7 +126,7 @@ continue_after_death() {
 # warn_of_death LOST: say why the last attempt died, after which so many more nodes were lost.
 warn_of_death() {
     local said
-    said="attempt $attempt: $(cause_of_death "$1")"
+    said="attempt $attempt: $(describe_death "$1")"
     if [ "$1" != 0 ]; then
         warn node-lost "$said"
     elif [ -n "$failed" ]; then
@@ -135,8 +136,8 @@ warn_of_death() {
     fi
 }
 
-# cause_of_death LOST: of the last attempt, after which so many more nodes were lost.
-cause_of_death() {
+# describe_death LOST: of the last attempt, after which so many more nodes were lost.
+describe_death() {
     local node words=()
     if [ "$1" != 0 ]; then
         for node in "${lost_nodes[@]: -$1}"; do
@@ -146,7 +147,7 @@ cause_of_death() {
     elif [ -n "$failed" ]; then
         echo "a process on $failed was killed; see $log_dir/stderr.log"
     else
-        last_words
+        last_log_line
     fi
 }
 
@@ -192,19 +193,19 @@ find_session_folders() {
     done <"$RUN_DIR/sessions"
 }
 
-# gained_step: whether the last attempt has saved more steps than there were. Of a script without
-# slipway.Session nothing but its own verdict is known, whose step must not be 0.
-gained_step() {
+# attempt_made_progress: whether the last attempt has saved more steps than there were. Of a script
+# without slipway.Session nothing but its own verdict is known, whose step must not be 0.
+attempt_made_progress() {
     if [ -n "$SLIPWAY_SCRIPT" ] && ! run_has_session; then
         [[ ${step:-} =~ ^0*[1-9][0-9]*$ ]]
     else
-        (($(saved_step) > first_step))
+        (($(resumable_step) > first_step))
     fi
 }
 
-# saved_step: that of the checkpoint from which the run would continue, or 0; of several sessions
-# the sum.
-saved_step() {
+# resumable_step: that of the checkpoint from which the run would continue, or 0; of several
+# sessions the sum.
+resumable_step() {
     local folder name folders sum=0
     find_session_folders
     for folder in "${folders[@]}"; do
@@ -227,13 +228,13 @@ find_healthy_nodes() {
     for node in "${allocation[@]}"; do
         [[ " ${lost_nodes[*]} " == *" $node "* ]] || silent+=("$node")
     done
-    for limit in "$SLIPWAY_PROBE_SECONDS" "$(longer_limit)"; do
-        run_recorded "$log_dir/answers" ask_nodes "$limit" "${silent[@]}" || return 1
-        sort_out found
+    for limit in "$SLIPWAY_PROBE_SECONDS" "$(retry_limit)"; do
+        run_to_file "$log_dir/answers" probe_nodes "$limit" "${silent[@]}" || return 1
+        move_answered_nodes found
         [ ${#silent[@]} != 0 ] || break
-        run_recorded "$log_dir/answers" nodes_out_of_service "$limit" "${silent[@]}" ||
+        run_to_file "$log_dir/answers" nodes_out_of_service "$limit" "${silent[@]}" ||
             return 1
-        sort_out lost
+        move_answered_nodes lost
         [ ${#silent[@]} != 0 ] || break
     done
     if [ ${#found[@]} = 0 ] && ! echo >>"$log_dir/answers"; then
@@ -257,14 +258,14 @@ find_healthy_nodes() {
             "left out until the next restart"
 }
 
-# longer_limit: that of the second time that a node or the scheduler is asked, in seconds.
-longer_limit() {
+# retry_limit: that of the second time that a node or the scheduler is asked, in seconds.
+retry_limit() {
     awk -v seconds="$SLIPWAY_PROBE_SECONDS" 'BEGIN { print 3 * seconds }'
 }
 
-# run_recorded FILE COMMAND...: run what has a time limit of its own, with its output in FILE. Fails
+# run_to_file FILE COMMAND...: run what has a time limit of its own, with its output in FILE. Fails
 # where a signal has ended it.
-run_recorded() {
+run_to_file() {
     local before=${time_limit_came:-}
     step_may_run=1
     "${@:2}" >"$1" 2>/dev/null &
@@ -272,9 +273,9 @@ run_recorded() {
     [ "$cancelled" = 0 ] && [ "${time_limit_came:-}" = "$before" ]
 }
 
-# sort_out ARRAY: move those of `silent` that logs/N/answers names, on lines NODE [STATE], into
-# ARRAY. Sets node_states of them. A launcher may print other lines, too.
-sort_out() {
+# move_answered_nodes ARRAY: move those of `silent` that logs/N/answers names, on lines NODE
+# [STATE], into ARRAY. Sets node_states of them. A launcher may print other lines, too.
+move_answered_nodes() {
     local -n into=$1
     local node state rest=()
     for node in "${silent[@]}"; do
@@ -296,8 +297,8 @@ nodes_out_of_service() {
     :
 }
 
-# ask_nodes SECONDS NODE...: let each print its name, within so long.
-ask_nodes() {
+# probe_nodes SECONDS NODE...: let each print its name, within so long.
+probe_nodes() {
     nodes=("${@:2}")
     for_each_node apart node_answers "$1"
 }
@@ -326,7 +327,7 @@ choose_nodes() {
         warn no-restart \
             "$count of $(plural "$planned_nodes" node) are left: SLIPWAY_SPARES keeps some" \
             "ready, and SLIPWAY_SHRINK=1 goes on with fewer"
-        go_on="$count of $(plural "$planned_nodes" node) are left"
+        requeue_reason="$count of $(plural "$planned_nodes" node) are left"
         return 1
     fi
     chosen_nodes=()
@@ -339,11 +340,11 @@ choose_nodes() {
             "in other sums, so not bitwise as with all; the next job has all again"
 }
 
-# use_chosen_nodes: sets nodes and what use_nodes sets, spare_nodes, the other healthy ones, and
-# world_size.
-use_chosen_nodes() {
+# activate_chosen_nodes: sets nodes and what set_nodes sets, spare_nodes, the other healthy ones,
+# and world_size.
+activate_chosen_nodes() {
     local node
-    use_nodes "${chosen_nodes[@]}"
+    set_nodes "${chosen_nodes[@]}"
     spare_nodes=()
     for node in "${healthy_nodes[@]}"; do
         [[ " ${nodes[*]} " == *" $node "* ]] || spare_nodes+=("$node")
@@ -363,9 +364,9 @@ count_failures() {
     notify exclude "$last_note"
 }
 
-# failed_node: of a launch whose messages are on standard input: the one whose process was killed by
-# a signal first, as torchrun or srun say it. Fails where they do not.
-failed_node() {
+# find_failed_node: of a launch whose messages are on standard input: the one whose process was
+# killed by a signal first, as torchrun or srun say it. Fails where they do not.
+find_failed_node() {
     awk '
         $1 == "host" && $2 == ":" { host = $3 }
         $1 == "exitcode" && $3 ~ /^-[0-9]+$/ { print host; found = 1; exit }
@@ -384,7 +385,7 @@ failed_node() {
 replace_lost_nodes() {
     local known=${#lost_nodes[@]} used=("${nodes[@]}" "${spare_nodes[@]}")
     [ "${SLIPWAY_SPARES:-0}${SLIPWAY_SHRINK:-0}" != 00 ] || return 1
-    end_old_steps
+    cancel_leftover_steps
     find_healthy_nodes || return 1
     (($(count_common used healthy_nodes) < ${#used[@]})) || return 1
     if ((${#lost_nodes[@]} > known)); then
@@ -392,23 +393,23 @@ replace_lost_nodes() {
         notify exclude "$last_note"
     fi
     choose_nodes || return 1
-    use_chosen_nodes
+    activate_chosen_nodes
     export_plan
-    [ "${rendezvous:-0}" = 0 ] || find_master
-    watch_over_job
-    watch_scratch
+    [ "${rendezvous:-0}" = 0 ] || find_master_address
+    start_guard
+    start_scratch_watch
 }
 
-# next_attempt: begin it, on chosen_nodes, with a number, a port and a plan of its own.
-next_attempt() {
+# start_next_attempt: begin it, on chosen_nodes, with a number, a port and a plan of its own.
+start_next_attempt() {
     restarts=$((restarts + 1))
-    account || : # of the last one, with its nodes
+    report_usage || : # of the last one, with its nodes
     held_since=$SECONDS
-    use_chosen_nodes
+    activate_chosen_nodes
     begin_attempt $((attempt + 1))
     warn restarted \
         "restart $restarts of at most $SLIPWAY_MAX_RESTARTS: attempt $attempt from step" \
-        "$(saved_step), on $(join_by ', ' "${nodes[@]:0:8}")${nodes[8]:+, ...}"
+        "$(resumable_step), on $(join_by ', ' "${nodes[@]:0:8}")${nodes[8]:+, ...}"
     notify restart "$last_note"
     export_plan
     master_is_found='' # open_rendezvous looks for it
@@ -416,50 +417,50 @@ next_attempt() {
     [ -z "${MASTER_PORT:-}" ] || first_port=$((MASTER_PORT + 1))
 }
 
-# watch_over_job: where a scheduler leaves a job running whose first node has died.
-watch_over_job() {
+# start_guard: where a scheduler leaves a job running whose first node has died.
+start_guard() {
     :
 }
 
-# end_guard: what that has started.
-end_guard() {
+# stop_guard: what that has started.
+stop_guard() {
     :
 }
 
-# end_old_steps: those that may be left, where the scheduler knows them, of a launch whose launcher
-# was killed.
-end_old_steps() {
+# cancel_leftover_steps: those that may be left, where the scheduler knows them, of a launch whose
+# launcher was killed.
+cancel_leftover_steps() {
     :
 }
 
-# end_old_ranks: the processes on healthy_nodes, where the launcher leaves some.
-end_old_ranks() {
+# terminate_leftover_ranks: the processes on healthy_nodes, where the launcher leaves some.
+terminate_leftover_ranks() {
     :
 }
 
-# end_earlier_ranks: those of an earlier attempt of this run in this very job. A scheduler that puts
-# a job back into the queue ends on its nodes what it has started itself, and not what a remote
-# shell has; and ranks whose first node went without a word wait for it.
-end_earlier_ranks() {
+# terminate_earlier_ranks: those of an earlier attempt of this run in this very job. A scheduler
+# that puts a job back into the queue ends on its nodes what it has started itself, and not what a
+# remote shell has; and ranks whose first node went without a word wait for it.
+terminate_earlier_ranks() {
     local its_scheduler its_job its_cluster its_host its_process
-    find_beginner $((attempt - 1))
-    ! is_own_job || end_ranks "$job_id.$run_mark.*"
+    read_attempt_owner $((attempt - 1))
+    ! is_own_job || terminate_ranks "$job_id.$run_mark.*"
 }
 
-# end_ranks LAUNCH [SECONDS]: on healthy_nodes, of the launches that have this name; * stands for
-# anything. They have so many seconds to end before they are killed.
-end_ranks() {
+# terminate_ranks LAUNCH [SECONDS]: on healthy_nodes, of the launches that have this name; * stands
+# for anything. They have so many seconds to end before they are killed.
+terminate_ranks() {
     step_may_run=1
     {
         nodes=("${healthy_nodes[@]}")
-        for_each_node apart end_ranks_of_node "$1" "${2:-0}"
+        for_each_node apart terminate_ranks_on_node "$1" "${2:-0}"
     } >/dev/null 2>&1 &
     wait_limited $! ||
         warn old-ranks "ranks of an earlier attempt may live on: not every node could be" \
         "asked to end them"
 }
 
-# end_ranks_of_node NUMBER LAUNCH [SECONDS]: the same, on the node of that number.
-end_ranks_of_node() {
+# terminate_ranks_on_node NUMBER LAUNCH [SECONDS]: the same, on the node of that number.
+terminate_ranks_on_node() {
     "${launcher}_node" "$1" $((20 + ${3:-0})) sh "$lib/end_ranks.sh" "$2" "${3:-0}"
 }

@@ -24,14 +24,14 @@ open_run_folder() {
     ) || die cannot-write "cannot write $RUN_DIR: set SLIPWAY_OUTPUT"
     if [ "$mode" = 750 ]; then # the site lets the group read it, and write nothing
         umask 027
-        export_variables TRAINER_UMASK=027
+        export_to_ranks TRAINER_UMASK=027
     fi
     [ -d "$RUN_DIR" ] || mkdir --mode="$mode" -- "$RUN_DIR" || [ -d "$RUN_DIR" ] ||
         die cannot-write \
             "cannot write $RUN_DIR: set SLIPWAY_OUTPUT to a folder on a disk that all nodes share"
     [ -O "$RUN_DIR" ] && [ -w "$RUN_DIR" ] ||
         die not-your-folder "$RUN_DIR is not yours to write: set SLIPWAY_RUN_DIR"
-    keep_others_out
+    require_private_folder
     if [ -e "$RUN_DIR/job.sh" ] && ! [ "$script_file" -ef "$RUN_DIR/job.sh" ]; then
         die folder-holds-run \
             "$RUN_DIR holds a run, and nothing says that this job began it: submit" \
@@ -46,29 +46,30 @@ open_run_folder() {
         warn run-folder-moved \
             "this job was started before, and no attempt of a run is in $RUN_DIR: this one begins" \
             "at step 0. If the folder was moved, cancel the job, and submit the job.sh in it"
-    refuse_company
+    refuse_concurrent_run
     begin_attempt "$attempt"
-    refuse_company # who has begun at the same time has noted it by now: the later number yields
-    trap end_job EXIT
+    # An attempt that began at the same time has recorded that by now; the later number ends.
+    refuse_concurrent_run
+    trap clean_up_job EXIT
     catch_signals
-    note_guard $((attempt - 1))
-    keep_library
-    watch_over_job
-    note "attempt $attempt in $RUN_DIR, $(library_identity)"
-    note_settings
+    log_guard_kill $((attempt - 1))
+    save_library
+    start_guard
+    log "attempt $attempt in $RUN_DIR, $(library_identity)"
+    log_settings
 }
 
-# keep_others_out: fails if others could have changed what is run from RUN_DIR, or can exchange it,
-# or could write what is made there. Where it is still empty, as made by hand under umask 002, it is
-# closed to them.
-keep_others_out() {
+# require_private_folder: fails if others could have changed what is run from RUN_DIR, or can
+# exchange it, or could write what is made there. Where it is still empty, as made by hand under
+# umask 002, it is closed to them.
+require_private_folder() {
     local path mode parts=("$RUN_DIR")
     ! is_trusted "$RUN_DIR" || return 0
     mode=$(stat --format=%A -- "$RUN_DIR")
     if [[ $mode == ?????w* || $mode == ????????w* ]] &&
         [ -z "$(ls --almost-all -- "$RUN_DIR")" ]; then
         chmod go-w -- "$RUN_DIR"
-        note "others could write $RUN_DIR, and nothing was in it: chmod go-w"
+        log "others could write $RUN_DIR, and nothing was in it: chmod go-w"
     fi
     for path in "$RUN_DIR"/{job.sh,input.toml,lib,lib/*}; do
         [ ! -e "$path" ] || parts+=("$path")
@@ -166,8 +167,8 @@ process_of() {
     [[ ${fields[0]:-Z} == [ZX] ]] || echo "$1 ${fields[19]}"
 }
 
-# note_guard NUMBER: say it if that attempt was ended by guard.sh, whose log is not the job's.
-note_guard() {
+# log_guard_kill NUMBER: say it if that attempt was ended by guard.sh, whose log is not the job's.
+log_guard_kill() {
     local log=$RUN_DIR/logs/$1/guard.log
     [ ! -s "$log" ] || warn node-lost "$(head --lines=1 -- "$log")"
 }
@@ -179,16 +180,17 @@ refuse_foreign_folder() {
     [ ! -e "$RUN_DIR/job.sh" ] || return 0
     for other in "$RUN_DIR"/*; do
         [ -e "$other" ] && [ "$other" != "$RUN_DIR/logs" ] || continue
-        ! holds_run || is_foreign "$other" || continue
+        ! holds_run || is_foreign_file "$other" || continue
         die folder-holds-other-files \
             "$RUN_DIR holds ${other##*/}, which is of no run: set SLIPWAY_RUN_DIR to a new folder"
     done
 }
 
-# is_foreign PATH: whether it has the name of what this job writes, and no attempt has written it.
-is_foreign() {
+# is_foreign_file PATH: whether it has the name of what this job writes, and no attempt has written
+# it.
+is_foreign_file() {
     case ${1##*/} in
-        lib) ! is_kept_library "$1" ;;
+        lib) ! is_saved_library "$1" ;;
         input.toml) [ -z "${SLIPWAY_SCRIPT:-}" ] && ! cmp --quiet -- "$1" "${SLIPWAY_CONFIG:-}" ;;
         *) return 1 ;;
     esac
@@ -214,17 +216,17 @@ first_line_has() {
     [[ $line =~ $2 ]]
 }
 
-# is_kept_library FOLDER: whether keep_library has made it.
-is_kept_library() {
+# is_saved_library FOLDER: whether save_library has made it.
+is_saved_library() {
     [ ! -L "$1" ] && [ -f "$1/$LIBRARY_MARK" ]
 }
 
-# refuse_company: fails if what has begun an earlier attempt still runs: two trainings would write
-# into one folder. It waits for the end of a job that has trained (the next rung of a sweep may
-# begin while it cleans up), or that this one continues (it may depend on no job of an array), for
-# at most 2 minutes. Fails, too, where nobody here can know. Where the scheduler does not answer, it
-# warns, and the trainer's own lock has to do.
-refuse_company() {
+# refuse_concurrent_run: fails if what has begun an earlier attempt still runs: two trainings would
+# write into one folder. It waits for the end of a job that has trained (the next rung of a sweep
+# may begin while it cleans up), or that this one continues (it may depend on no job of an array),
+# for at most 2 minutes. Fails, too, where nobody here can know. Where the scheduler does not
+# answer, it warns, and the trainer's own lock has to do.
+refuse_concurrent_run() {
     local folder number code runs words limit numbers=() seen=$'\n' silent='' unknown=()
     local its_scheduler its_job its_cluster its_host its_process
     for folder in "$RUN_DIR"/logs/*/; do
@@ -237,27 +239,27 @@ refuse_company() {
     while ((${#numbers[@]} > 0)); do
         number=${numbers[-1]}
         unset -v 'numbers[-1]'
-        find_beginner "$number"
+        read_attempt_owner "$number"
         words="$its_scheduler $its_job $its_cluster $its_host $its_process"
         [[ $seen != *$'\n'"$words"$'\n'* ]] || continue
         seen+=$words$'\n'
         limit=0
         if [ -e "$RUN_DIR/verdict.$number" ] || [ -e "$RUN_DIR/logs/$number/code" ] ||
-            [ "$(requeues_of_job)" != 0 ]; then
+            [ "$(count_requeues)" != 0 ]; then
             limit=$((SECONDS + 120))
         fi
         runs=''
         while true; do
             code=0
-            attempt_is_over "$number" || code=$?
+            attempt_has_ended "$number" || code=$?
             [[ $code$runs != [23]1 ]] || code=1 silent='' # it ran when the scheduler last answered
             [ "$code" = 1 ] || break
             runs=1
-            ((SECONDS < limit)) || yield_to "$number"
+            ((SECONDS < limit)) || refuse_running_attempt "$number"
             sleep 2
         done
         [ "$code" != 2 ] || unknown+=("$its_job")
-        [ "$code" != 3 ] || refuse_unknown "$number"
+        [ "$code" != 3 ] || refuse_unverifiable_attempt "$number"
     done
     [ ${#unknown[@]} = 0 ] || [ -n "${log_dir:-}" ] || # it has been said
         warn folder-in-use \
@@ -265,9 +267,10 @@ refuse_company() {
             "runs in $RUN_DIR is unknown: if it does, stop one of the two"
 }
 
-# refuse_unknown NUMBER: fails, as what has begun that attempt may run where nobody here sees it.
-refuse_unknown() {
-    find_beginner "$1"
+# refuse_unverifiable_attempt NUMBER: fails, as what has begun that attempt may run where nobody
+# here sees it.
+refuse_unverifiable_attempt() {
+    read_attempt_owner "$1"
     [ -z "${log_dir:-}" ] || rm -rf -- "${log_dir:?}"
     die folder-in-use \
         "job $its_job${its_cluster:+ of $its_cluster} has begun attempt $1 in $RUN_DIR, on" \
@@ -275,10 +278,11 @@ refuse_unknown() {
         "Stop it; or, if it has ended: echo ended >>${RUN_DIR@Q}/logs/$1/process"
 }
 
-# yield_to NUMBER: fails, as that attempt runs. The number of this one, if any, is free again.
-yield_to() {
+# refuse_running_attempt NUMBER: fails, as that attempt runs. The number of this one, if any, is
+# free again.
+refuse_running_attempt() {
     local left
-    find_beginner "$1"
+    read_attempt_owner "$1"
     left=$(processes_left "$1" | xargs)
     [ -z "${log_dir:-}" ] || rm -rf -- "${log_dir:?}"
     die folder-in-use \
@@ -286,15 +290,15 @@ yield_to() {
         ${left:+"(on $HOSTNAME its processes $left)"}
 }
 
-# find_beginner NUMBER: sets its_scheduler, its_job, its_cluster, its_host and its_process, of what
-# has begun that attempt, as begin_attempt has noted it; empty where nothing is noted.
-find_beginner() {
+# read_attempt_owner NUMBER: sets its_scheduler, its_job, its_cluster, its_host and its_process, of
+# what has begun that attempt, as begin_attempt has noted it; empty where nothing is noted.
+read_attempt_owner() {
     its_scheduler='' its_job='' its_cluster='' its_host='' its_process=''
     read -r its_scheduler its_job its_cluster 2>/dev/null <"$RUN_DIR/logs/$1/job" || :
     read -r its_host its_process 2>/dev/null <"$RUN_DIR/logs/$1/process" || :
 }
 
-# is_own_job: whether what find_beginner has set is this very job.
+# is_own_job: whether what read_attempt_owner has set is this very job.
 is_own_job() {
     [ "$its_job" = "$job_id" ] && ! is_foreign_job
 }
@@ -305,33 +309,33 @@ is_foreign_job() {
         { [ -n "$its_cluster" ] && [ -n "$cluster" ] && [ "$its_cluster" != "$cluster" ]; }
 }
 
-# foreign_job_is_over JOB CLUSTER: of this scheduler, but of another cluster of that; 2: no answer,
-# as where none can be asked for.
-foreign_job_is_over() {
+# foreign_job_has_ended JOB CLUSTER: of this scheduler, but of another cluster of that; 2: no
+# answer, as where none can be asked for.
+foreign_job_has_ended() {
     return 2
 }
 
-# attempt_is_over NUMBER: whether what has begun it runs no more, or is this very script; 2: the
+# attempt_has_ended NUMBER: whether what has begun it runs no more, or is this very script; 2: the
 # scheduler does not answer (sets `silent`, and asks it no more); 3: it was on another machine or
 # cluster, of which nobody here knows. Of another job the scheduler is asked; where it cannot tell,
 # what the job has noted itself counts. A job's own earlier run is over where the scheduler has put
 # it back; but in one allocation somebody may start several scripts, which their processes tell
 # apart.
-attempt_is_over() {
+attempt_has_ended() {
     local its_scheduler its_job its_cluster its_host its_process code=0
-    find_beginner "$1"
+    read_attempt_owner "$1"
     [ -n "$its_job" ] || return 0
     if is_foreign_job; then
-        ! has_noted_end "$1" || return 0
+        ! has_recorded_end "$1" || return 0
         [ "$its_scheduler" = "$scheduler" ] || return 3
-        foreign_job_is_over "$its_job" "$its_cluster" || code=$?
+        foreign_job_has_ended "$its_job" "$its_cluster" || code=$?
         return $((code == 2 ? 3 : code))
     elif [ "$its_job" != "$job_id" ] &&
         { [ -z "$its_process" ] || [ ${#SCHEDULER_COMMANDS[@]} != 0 ]; }; then
-        [ -n "${silent:-}" ] || job_is_over "$its_job" || code=$?
+        [ -n "${silent:-}" ] || job_has_ended "$its_job" || code=$?
         [ "$code" != 2 ] || silent=1
         [ -n "${silent:-}" ] || return "$code"
-        has_noted_end "$1" || return 2
+        has_recorded_end "$1" || return 2
     elif [ -z "$its_process" ]; then
         return 0
     elif [ "$its_host" = "$HOSTNAME" ]; then
@@ -339,28 +343,28 @@ attempt_is_over() {
             { [ "$its_process" != "$(process_of "${its_process% *}")" ] &&
                 [ -z "$(processes_left "$1")" ]; }
     else
-        scheduler_ends_job || has_noted_end "$1" || return 3
+        scheduler_ends_job || has_recorded_end "$1" || return 3
     fi
 }
 
-# has_noted_end NUMBER: whether what has begun it has noted its own end (note_own_end), or somebody
-# for it; or its ranks have, by a verdict, unless they are started again after it
+# has_recorded_end NUMBER: whether what has begun it has noted its own end (record_script_end), or
+# somebody for it; or its ranks have, by a verdict, unless they are started again after it
 # (attempt_has_died).
-has_noted_end() {
+has_recorded_end() {
     local state='' step='' reason='' code=''
     ! grep --quiet --no-messages '^ended' "$RUN_DIR/logs/$1/process" || return 0
     read -r state step reason 2>/dev/null <"$RUN_DIR/verdict.$1" || :
     read -r code 2>/dev/null <"$RUN_DIR/logs/$1/code" || :
     case "$state $reason" in
         "stopped launcher") return 1 ;;
-        "stopped signal") ! crashed ;;
+        "stopped signal") ! launch_crashed ;;
         done\ * | stopped\ * | out-of-time\ * | failed\ *) ;;
         *) return 1 ;;
     esac
 }
 
-# note_own_end CODE: that this script has ended with CODE, for who asks has_noted_end.
-note_own_end() {
+# record_script_end CODE: that this script has ended with CODE, for who asks has_recorded_end.
+record_script_end() {
     [ -f "${log_dir:-}/process" ] || return 0
     echo "ended $1" 2>/dev/null >>"$log_dir/process"
 }
@@ -371,8 +375,8 @@ scheduler_ends_job() {
 }
 
 # processes_left NUMBER: print those on this node of a launch of that attempt's script that goes on,
-# as its exit code is not there, though the script may have been killed. Reads what find_beginner
-# sets. A job's own are ended by end_earlier_ranks.
+# as its exit code is not there, though the script may have been killed. Reads what
+# read_attempt_owner sets. A job's own are ended by terminate_earlier_ranks.
 processes_left() {
     [ ! -e "$RUN_DIR/logs/$1/code" ] && [ -n "$its_process" ] && [ "$its_host" = "$HOSTNAME" ] &&
         ! scheduler_ends_job || return 0
@@ -393,7 +397,7 @@ last_attempt() {
 
 # Copy the library to RUN_DIR/lib, where later attempts, and the nodes, find it. A mark in it says
 # that it is ours, to replace. Sets lib.
-keep_library() {
+save_library() {
     local temporary=$RUN_DIR/.lib.$attempt
     if [ ! -e "$RUN_DIR/job.sh" ]; then # no earlier attempt came as far as to be continued
         # Python would make __pycache__ under the umask of a remote shell.
@@ -401,14 +405,14 @@ keep_library() {
             : >"$temporary/$LIBRARY_MARK" && change_mode go-w "$temporary" ||
                 die cannot-write "cannot write $RUN_DIR/lib: is the disk full?"
         # Another job that begins here with the same library goes on using the one that is there.
-        if is_kept_library "$RUN_DIR/lib" &&
+        if is_saved_library "$RUN_DIR/lib" &&
             ! diff --recursive --brief -- "$temporary" "$RUN_DIR/lib" >/dev/null 2>&1; then
             rm -rf -- "${RUN_DIR:?}/lib" 2>/dev/null || :
         fi
         # Two jobs in one folder may both come here: the second finds the first one's.
         mv --no-target-directory -- "$temporary" "$RUN_DIR/lib" 2>/dev/null ||
             rm -rf -- "$temporary"
-        is_kept_library "$RUN_DIR/lib" && [ -r "$RUN_DIR/lib/free_port.py" ] ||
+        is_saved_library "$RUN_DIR/lib" && [ -r "$RUN_DIR/lib/free_port.py" ] ||
             die cannot-write "cannot write $RUN_DIR/lib: is the disk full?"
     fi
     lib=$RUN_DIR/lib
@@ -422,10 +426,10 @@ copy_library() {
         rm -rf -- "$1/__pycache__" # Python may have left one in the clone
 }
 
-# keep_script ARGUMENT...: write RUN_DIR/job.sh, this script with the settings and arguments that it
-# was given, and nothing that follows from the allocation. `sbatch RUN_DIR/job.sh` continues the
-# run. The configuration is copied beside it.
-keep_script() {
+# save_job_script ARGUMENT...: write RUN_DIR/job.sh, this script with the settings and arguments
+# that it was given, and nothing that follows from the allocation. `sbatch RUN_DIR/job.sh` continues
+# the run. The configuration is copied beside it.
+save_job_script() {
     local kept=$RUN_DIR/.job.sh.$attempt
     if [ -z "${SLIPWAY_SCRIPT:-}" ] && [ -n "${SLIPWAY_CONFIG:-}" ] &&
         ! [ "$SLIPWAY_CONFIG" -ef "$RUN_DIR/input.toml" ]; then
@@ -435,7 +439,7 @@ keep_script() {
                 die cannot-write "cannot write $RUN_DIR/input.toml: is the disk full?"
         SLIPWAY_CONFIG=$RUN_DIR/input.toml
     fi
-    kept_lines "$@" >"$kept.settings" ||
+    saved_lines "$@" >"$kept.settings" ||
         die cannot-write "cannot write $RUN_DIR/job.sh: is the disk full?"
     sed --expression='/^# Kept settings (/,/^# Kept settings end\.$/d' \
         --expression="/^readonly job_id\$/r $kept.settings" \
@@ -446,9 +450,9 @@ keep_script() {
     mv --force -- "$kept" "$RUN_DIR/job.sh"
 }
 
-# kept_lines ARGUMENT...: what job.sh holds more than the script.
+# saved_lines ARGUMENT...: what job.sh holds more than the script.
 # shellcheck disable=SC2016 # the lines are for the shell that runs job.sh
-kept_lines() {
+saved_lines() {
     local name
     echo "# Kept settings (of job $job_id): what is set now wins, but not in that job itself."
     printf 'kept_run_dir=%q\n' "$RUN_DIR"
@@ -486,7 +490,7 @@ END
     printf 'kept_folder=%q\n' "$PWD"
     printf 'kept_job=%q\n' "$job_id"
     cat <<'END'
-keep() { # NAME VALUE
+restore_setting() { # NAME VALUE
     [ "$job_id" != "$kept_job" ] || unset -v "$1"
     [ -n "${!1:-}" ] || printf -v "$1" %s "$2"
     kept_settings+=("$1")
@@ -494,18 +498,18 @@ keep() { # NAME VALUE
 END
     while IFS= read -r name; do
         if [ "${!name}" = "$RUN_DIR/input.toml" ]; then # wherever the folder is then
-            printf 'keep %s "$SLIPWAY_RUN_DIR/input.toml"\n' "$name"
+            printf 'restore_setting %s "$SLIPWAY_RUN_DIR/input.toml"\n' "$name"
         else
-            printf 'keep %s %q\n' "$name" "${!name}"
+            printf 'restore_setting %s %q\n' "$name" "${!name}"
         fi
-    done < <(settings_to_keep)
+    done < <(settings_to_save)
     [ $# -eq 0 ] || printf '[ $# -gt 0 ] || [ -n "${SLIPWAY_ARGS:-}" ] || set -- %s\n' "${*@Q}"
     echo '# Kept settings end.'
 }
 
 # The names of the settings that somebody has set, now (they are exported then) or for an earlier
 # attempt, and of those whose defaults depend on the folder of submission.
-settings_to_keep() {
+settings_to_save() {
     local name
     for name in "${SETTINGS[@]}"; do
         case $name in

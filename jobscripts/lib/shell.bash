@@ -13,8 +13,9 @@ open_output_folder() {
             "cannot write $SLIPWAY_OUTPUT: set SLIPWAY_OUTPUT to a folder on a disk of all nodes"
 }
 
-# place_library: the part of the library that is run by path, on the node's own disk. Sets lib.
-place_library() {
+# copy_library_to_scratch: the part of the library that is run by path, on the node's own disk. Sets
+# lib.
+copy_library_to_scratch() {
     copy_library "$scratch/lib" || die cannot-write "cannot write $scratch: is the disk full?"
     lib=$scratch/lib
 }
@@ -27,9 +28,9 @@ run_command() {
     [ "$USE_CONTAINER" = 1 ] || where=${venv:-$(type -P python3)}
     [ "$scheduler" = local ] || # where nobody has counted them
         gpus="$(plural "$gpus_per_node" GPU) and "
-    note "on $HOSTNAME, in $where, with $gpus$(plural "$cpus" core)"
+    log "on $HOSTNAME, in $where, with $gpus$(plural "$cpus" core)"
     if [ $# = 0 ]; then
-        export_variables PS1='slipway \h:\w\$ '
+        export_to_ranks PS1='slipway \h:\w\$ '
         set -- bash --norc
     fi
     "${on_head_node[@]}" "${container[@]}" "$@"

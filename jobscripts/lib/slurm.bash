@@ -6,7 +6,7 @@ source "${BASH_SOURCE[0]%/*}/job.bash"
 readonly SCHEDULER_COMMANDS=(srun scontrol)
 readonly GUARD=slipway-guard # the name of its step
 readonly STRAY_SECONDS=60 # of a requeued job, in which it can get what was for the ended one
-readonly SCRATCH_WATCH=slipway-scratch # that of watch_scratch
+readonly SCRATCH_WATCH=slipway-scratch # that of start_scratch_watch
 readonly STEP=slipway-step # with run_mark behind it that of all other steps of this script
 # What a step asks for that only helps: it holds nothing that the ranks need. Before 22.05 --overlap
 # shares the cores of steps alone, and a step that does not say otherwise holds all GPUs of the job.
@@ -17,7 +17,7 @@ readonly HAS_WHOLE_GPUS='(GRES|TRES|TresPer[A-Za-z]*)=([^ ]*[:/,])?gpu[:=]'
 readonly verdict_seconds=20 # after scancel srun can end while the ranks still save: at most so long
 
 # find_allocation: read the allocation from Slurm's variables, as far as they are of this job, which
-# slurm_record says. Fails if numbers of GPUs differ (level_gpus). Sets nodes, nnodes,
+# slurm_record says. Fails if numbers of GPUs differ (use_smallest_gpu_count). Sets nodes, nnodes,
 # head_node, cpus (of one node), ranks_per_node, world_size, gpus_per_node, gpu_options,
 # cluster and first_port; adds to srun_options the name and memory of steps.
 find_allocation() {
@@ -39,12 +39,12 @@ of the array $SLURM_ARRAY_JOB_ID, and its name here is $job_id}"
             "this is a heterogeneous job of $size parts, and a run needs equal nodes: submit it" \
             "as one part"
     mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
-    ((${#nodes[@]} > 0 && ${#nodes[@]} >= $(number_of_nodes))) ||
+    ((${#nodes[@]} > 0 && ${#nodes[@]} >= $(count_nodes))) ||
         die no-nodes \
-            "scontrol names ${#nodes[@]} of the $(number_of_nodes) nodes of $SLURM_JOB_NODELIST:" \
+            "scontrol names ${#nodes[@]} of the $(count_nodes) nodes of $SLURM_JOB_NODELIST:" \
             "submit the job again"
     mapfile -t counts < <(gpus_of_nodes)
-    forget_other_jobs
+    unset_inherited_slurm_variables
     srun_options+=(--mem=0) # all that the job has, without taking it from other steps
     this_node=${SLURMD_NODENAME:-}
     reserve_spares
@@ -54,9 +54,9 @@ of the array $SLURM_ARRAY_JOB_ID, and its name here is $job_id}"
             "Slurm ends a job with the first node that it loses, unless it has --no-kill, which" \
             "\`jobgen submit\` adds where SLIPWAY_SPARES or SLIPWAY_SHRINK is set"
     cpus=$(smallest_cpu_count "${SLURM_JOB_CPUS_PER_NODE:-${SLURM_CPUS_ON_NODE:-1}}")
-    gpus_per_node=${SLURM_GPUS_ON_NODE:-$(count_words "${SLURM_JOB_GPUS:-}")}
-    [ -z "${interactive:-}" ] || join_interactively
-    level_gpus "${counts[@]}"
+    gpus_per_node=${SLURM_GPUS_ON_NODE:-$(count_items "${SLURM_JOB_GPUS:-}")}
+    [ -z "${interactive:-}" ] || set_up_interactive_job
+    use_smallest_gpu_count "${counts[@]}"
     find_gpu_options
     cluster=${SLURM_CLUSTER_NAME:-}
     scratch_id=$SLURM_JOB_ID # as an epilog knows it, of array tasks too
@@ -64,8 +64,8 @@ of the array $SLURM_ARRAY_JOB_ID, and its name here is $job_id}"
     plan_ranks
 }
 
-# number_of_nodes: of the job, as its environment says; 1 where that does not.
-number_of_nodes() {
+# count_nodes: of the job, as its environment says; 1 where that does not.
+count_nodes() {
     local count=${SLURM_JOB_NUM_NODES:-}
     [[ $count =~ ^[1-9][0-9]{0,6}$ ]] || count=1
     echo "$count"
@@ -83,13 +83,13 @@ refuse_lost_task() {
             "sbatch $begun/job.sh"
 }
 
-# forget_other_jobs: unset what srun takes for options of a step: how large it is, how it is bound
-# and laid out. Each srun here says that by itself; what the environment says may be of the job from
-# inside whose this one was submitted, and Slurm sets over it what this one has asked for, no more.
-# Likewise, by Slurm's record of this job: numbers of an array, restarts and GPUs. Which GPUs its
-# processes see stays, where that record names none: at a site whose Slurm knows of no GPUs somebody
-# has chosen them, and without them a process would see all.
-forget_other_jobs() {
+# unset_inherited_slurm_variables: unset what srun takes for options of a step: how large it is, how
+# it is bound and laid out. Each srun here says that by itself; what the environment says may be of
+# the job from inside whose this one was submitted, and Slurm sets over it what this one has asked
+# for, no more. Likewise, by Slurm's record of this job: numbers of an array, restarts and GPUs.
+# Which GPUs its processes see stays, where that record names none: at a site whose Slurm knows of
+# no GPUs somebody has chosen them, and without them a process would see all.
+unset_inherited_slurm_variables() {
     local name
     for name in "${!SLURM_@}" "${!SRUN_@}"; do
         case $name in
@@ -144,9 +144,9 @@ find_gpu_options() {
     [ "${gpu_options[*]}" != --gres=gpu:0 ] || gpu_options=(--gres=none)
 }
 
-# use_nodes NODE...: those on which steps run from now on, in the order of the allocation. Sets
+# set_nodes NODE...: those on which steps run from now on, in the order of the allocation. Sets
 # nodes, nnodes, head_node, on_head_node, and in srun_options their names, unless it is all nodes.
-use_nodes() {
+set_nodes() {
     local word options=()
     nodes=("$@") nnodes=$# head_node=$1
     for word in "${srun_options[@]}"; do
@@ -160,20 +160,20 @@ use_nodes() {
     [ "$nnodes" = ${#allocation[@]} ] || srun_options+=(--nodelist="$(join_by , "$@")")
 }
 
-# join_interactively: inside salloc this script may be on another machine, where Slurm does not say
-# how many GPUs a node has, though another job may; and what holds the cores of a step that it runs
-# in must not be waited for. Sets gpus_per_node and on_head_node; changes srun_options.
-join_interactively() {
+# set_up_interactive_job: inside salloc this script may be on another machine, where Slurm does not
+# say how many GPUs a node has, though another job may; and what holds the cores of a step that it
+# runs in must not be waited for. Sets gpus_per_node and on_head_node; changes srun_options.
+set_up_interactive_job() {
     local step line=$'\nslipway-gpus (0|[1-9][0-9]{0,3})\n'
     srun_options+=(--overlap)
     step=(srun --nodes=1 --ntasks=1 "${srun_options[@]}" --nodelist="$head_node")
     if [ "${SLURMD_NODENAME:-}" != "$head_node" ]; then
         on_head_node=(srun)
-        use_nodes "${nodes[@]}" # which gives it its options
+        set_nodes "${nodes[@]}" # which gives it its options
     fi
     [ ${#on_head_node[@]} -gt 0 ] || [ -z "${SLURM_GPUS_ON_NODE:-}" ] || return 0
     # shellcheck disable=SC2016 # for the shell on the node
-    output_of 60 "${step[@]}" sh -c 'echo "slipway-gpus ${SLURM_GPUS_ON_NODE:-0}"' ||
+    capture_program_output 60 "${step[@]}" sh -c 'echo "slipway-gpus ${SLURM_GPUS_ON_NODE:-0}"' ||
         die node-not-ready "no step starts on $head_node$step_failure"
     # The last such line, as a TaskProlog may print too.
     [[ $'\n'$output$'\n' =~ .*$line ]] ||
@@ -181,8 +181,8 @@ join_interactively() {
     gpus_per_node=${BASH_REMATCH[1]}
 }
 
-# note_environment: with --export=NONE, or SBATCH_EXPORT=NONE, settings do not arrive.
-note_environment() {
+# log_missing_environment: with --export=NONE, or SBATCH_EXPORT=NONE, settings do not arrive.
+log_missing_environment() {
     local why="the environment of the submission is not here (--export=NONE, or SBATCH_EXPORT)"
     [ "${SLURM_EXPORT_ENV:-ALL}" = NONE ] || return 0
     if declare -F given >/dev/null; then # this script is from \`jobgen submit\`
@@ -205,9 +205,9 @@ smallest_cpu_count() {
     echo "${smallest:-1}"
 }
 
-# stop_for_signal: ranks that a signal reaches have got it from Slurm itself, as scancel and
+# handle_stop_signal: ranks that a signal reaches have got it from Slurm itself, as scancel and
 # preemption signal all processes of a job. Inside salloc it is Ctrl-C, for this script alone.
-stop_for_signal() {
+handle_stop_signal() {
     [ -z "${interactive:-}" ] || request_stop user
 }
 
@@ -228,9 +228,9 @@ watch_time_limit() {
     :
 }
 
-# again METHOD: put this very job back into the queue. Sets next_job. Fails if Slurm refuses, if the
-# job is being cancelled, and inside salloc.
-again() {
+# resubmit METHOD: put this very job back into the queue. Sets next_job. Fails if Slurm refuses, if
+# the job is being cancelled, and inside salloc.
+resubmit() {
     if [ -n "${interactive:-}" ]; then
         warn no-requeue "an interactive allocation does not return to the queue"
         return 1
@@ -246,13 +246,13 @@ again() {
     next_job=$job_id
 }
 
-# end_old_steps: kill the ranks of a launch whose srun was killed, which live on. They are in steps
-# of this run's name; others are somebody's, such as a shell by `srun --overlap --pty`, or of
-# another run in this job. From now on a step takes cores that such a step still holds on a node
+# cancel_leftover_steps: kill the ranks of a launch whose srun was killed, which live on. They are
+# in steps of this run's name; others are somebody's, such as a shell by `srun --overlap --pty`, or
+# of another run in this job. From now on a step takes cores that such a step still holds on a node
 # that does not answer; there scancel hangs.
-end_old_steps() {
+cancel_leftover_steps() {
     local step name
-    export_variables SLURM_OVERLAP=1
+    export_to_ranks SLURM_OVERLAP=1
     while read -r step name; do
         [[ $step =~ \.[0-9]+$ ]] && [ "$name" = "$STEP-$run_mark" ] || continue
         timeout --kill-after=5 20 scancel --signal=KILL "$step" 2>/dev/null &
@@ -260,23 +260,23 @@ end_old_steps() {
         2>/dev/null)
 }
 
-# end_earlier_ranks: nothing to do, as Slurm ends all steps of a job that it requeues.
-end_earlier_ranks() {
+# terminate_earlier_ranks: nothing to do, as Slurm ends all steps of a job that it requeues.
+terminate_earlier_ranks() {
     :
 }
 
-# watch_scratch: in a job that it ends Slurm starts no step any more. So one that is there already
-# removes scratch then, on each node but this (watch_scratch.sh). Sets scratch_watch, the process of
-# its srun.
-watch_scratch() {
+# start_scratch_watch: in a job that it ends Slurm starts no step any more. So one that is there
+# already removes scratch then, on each node but this (watch_scratch.sh). Sets scratch_watch, the
+# process of its srun.
+start_scratch_watch() {
     local node others=()
-    [ -n "${scratch_record:-}" ] && ! scratch_is_watched || return 0
+    [ -n "${scratch_record:-}" ] && ! scratch_watch_runs || return 0
     for node in "${healthy_nodes[@]}"; do
         [ "$node" = "${SLURMD_NODENAME:-}" ] || others+=("$node")
     done
     [ ${#others[@]} -gt 0 ] || return 0
     (
-        [ -z "${heart:-}" ] || exec {heart}>&- # it is no sign of life of this script
+        [ -z "${heartbeat:-}" ] || exec {heartbeat}>&- # it is no sign of life of this script
         exec srun --job-name="$SCRATCH_WATCH" --overlap --no-kill --wait=0 --mpi=none \
             "${HELPER_OPTIONS[@]}" --mem=0 --export=ALL --nodes=${#others[@]} \
             --ntasks=${#others[@]} --ntasks-per-node=1 --cpus-per-task=1 \
@@ -286,58 +286,58 @@ watch_scratch() {
     scratch_watch=$!
 }
 
-# scratch_is_watched: whether that step runs, as far as its srun says.
-scratch_is_watched() {
+# scratch_watch_runs: whether that step runs, as far as its srun says.
+scratch_watch_runs() {
     [ -n "${scratch_watch:-}" ] && kill -0 "$scratch_watch" 2>/dev/null
 }
 
-# end_scratch_watch: if there is one.
-end_scratch_watch() {
+# stop_scratch_watch: if there is one.
+stop_scratch_watch() {
     [ -z "${scratch_watch:-}" ] || kill "$scratch_watch" 2>/dev/null || :
     scratch_watch=''
 }
 
-# watch_over_job: with --no-kill Slurm leaves a job running whose first node has died, with nobody
+# start_guard: with --no-kill Slurm leaves a job running whose first node has died, with nobody
 # in it. So guard.sh looks on another node whether this script lives, and requeues the job,
 # or where it is not to go on by itself cancels it. Sets guard, the process of its srun, guard_node,
-# and heart, a descriptor that ends the sign of life with this script.
-watch_over_job() {
+# and heartbeat, a descriptor that ends the sign of life with this script.
+start_guard() {
     local node act=(scancel "$job_id") count
     [ -z "${interactive:-}" ] && [ "${SLIPWAY_SPARES:-0}${SLIPWAY_SHRINK:-0}" != 00 ] || return 0
     if [ -n "${guard:-}" ] && kill -0 "$guard" 2>/dev/null; then
         [[ " ${healthy_nodes[*]} " != *" $guard_node "* ]] || return 0
     fi
-    end_guard
+    stop_guard
     for node in "${healthy_nodes[@]}"; do
         [ "$node" = "${SLURMD_NODENAME:-}" ] || guard_node=$node
     done
     [ -n "${guard_node:-}" ] || return 0
-    count=$(requeues_of_job)
+    count=$(count_requeues)
     if ((count < ${SLIPWAY_MAX_REQUEUES:-0})); then # a site that resumes nothing has none
         act=(scontrol requeue "$job_id")
     fi
-    touch -- "$RUN_DIR/.heart.$job_id" 2>/dev/null || :
-    [ -n "${heart:-}" ] || exec {heart}> >(
+    touch -- "$RUN_DIR/.heartbeat.$job_id" 2>/dev/null || :
+    [ -n "${heartbeat:-}" ] || exec {heartbeat}> >(
         trap '' TERM USR1 INT HUP
-        # --no-create: once end_guard has removed it, it stays away
-        while touch --no-create -- "$RUN_DIR/.heart.$job_id" 2>/dev/null || :; do
+        # --no-create: once stop_guard has removed it, it stays away
+        while touch --no-create -- "$RUN_DIR/.heartbeat.$job_id" 2>/dev/null || :; do
             read -r -t 10 || [ $? -gt 128 ] || exit 0
         done
     )
     srun --job-name="$GUARD" --overlap --nodes=1 --ntasks=1 --export=ALL \
         "${HELPER_OPTIONS[@]}" --mem=0 --nodelist="$guard_node" \
-        sh "$lib/guard.sh" "$SLIPWAY_PROBE_SECONDS" "$(longer_limit)" \
-        "$RUN_DIR/.heart.$job_id" "$log_dir/guard.log" "${SLURMD_NODENAME:-}" "$job_id" \
+        sh "$lib/guard.sh" "$SLIPWAY_PROBE_SECONDS" "$(retry_limit)" \
+        "$RUN_DIR/.heartbeat.$job_id" "$log_dir/guard.log" "${SLURMD_NODENAME:-}" "$job_id" \
         "$RUN_DIR/requeues" "$((count + 1))" "${act[@]}" \
-        </dev/null >/dev/null 2>&1 {heart}>&- &
+        </dev/null >/dev/null 2>&1 {heartbeat}>&- &
     guard=$!
 }
 
-# end_guard: if there is one.
-end_guard() {
+# stop_guard: if there is one.
+stop_guard() {
     [ -n "${guard:-}" ] || return 0
     kill "$guard" 2>/dev/null || :
-    rm -f -- "$RUN_DIR/.heart.$job_id"
+    rm -f -- "$RUN_DIR/.heartbeat.$job_id"
     guard='' guard_node=''
 }
 
@@ -347,12 +347,12 @@ nodes_out_of_service() {
     sh "$lib/nodes_down.sh" "$@"
 }
 
-# job_is_over JOB [CLUSTER]: whether Slurm says so, or has forgotten it, or it is this very job
+# job_has_ended JOB [CLUSTER]: whether Slurm says so, or has forgotten it, or it is this very job
 # under another name (a task of an array by its own number); 2: no answer. CLUSTER is not this job's
 # own.
-job_is_over() {
+job_has_ended() {
     local said code=0 running='RUNNING|COMPLETING|CONFIGURING|SUSPENDED|STOPPED|SIGNALING|RESIZING'
-    said=$(ask_scheduler scontrol --oneliner ${2:+--clusters="$2"} show job "$1" 2>&1) || code=$?
+    said=$(query_scheduler scontrol --oneliner ${2:+--clusters="$2"} show job "$1" 2>&1) || code=$?
     case $code in
         0)
             [[ ! $said =~ JobState=($running) ]] ||
@@ -362,14 +362,14 @@ job_is_over() {
     esac
 }
 
-# foreign_job_is_over JOB CLUSTER: clusters that have a database in common know each other.
-foreign_job_is_over() {
-    job_is_over "$@"
+# foreign_job_has_ended JOB CLUSTER: clusters that have a database in common know each other.
+foreign_job_has_ended() {
+    job_has_ended "$@"
 }
 
 # job_field NAME: of `scontrol show job`.
 job_field() {
-    ask_scheduler scontrol --oneliner show job "$job_id" | sed --quiet "s/.* $1=\([^ ]*\).*/\1/p"
+    query_scheduler scontrol --oneliner show job "$job_id" | sed --quiet "s/.* $1=\([^ ]*\).*/\1/p"
 }
 
 # The command that continues the run, as one types it.

@@ -23,8 +23,8 @@ ssh_node() {
         0<> <(remote_script "$1" "${@:3}")
 }
 
-# end_old_ranks: on healthy_nodes. Where a remote shell has died, the other side ends its ranks by
-# itself (remote_script), and they hold their GPUs until then. Ranks have 15 s to save.
-end_old_ranks() {
-    end_ranks "${launch_id:-}" 15
+# terminate_leftover_ranks: on healthy_nodes. Where a remote shell has died, the other side ends its
+# ranks by itself (remote_script), and they hold their GPUs until then. Ranks have 15 s to save.
+terminate_leftover_ranks() {
+    terminate_ranks "${launch_id:-}" 15
 }

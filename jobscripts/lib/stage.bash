@@ -49,11 +49,11 @@ measure() {
     bytes+=("${found#* }")
 }
 
-# wait_alone FOLDER: take the lock of FOLDER itself, which needs no file in it, whoever owns it.
+# lock_folder FOLDER: take the lock of FOLDER itself, which needs no file in it, whoever owns it.
 # Waits for at most 10 minutes. Returns 1 if that time is over, and something else if there are no
 # locks: flock(1) is missing, or the file system has none for folders (NFS). Sets held, the
 # descriptor that holds it; the processes that are started from now on hold it too.
-wait_alone() {
+lock_folder() {
     local code=0
     exec {held}<"$1"
     flock --nonblock "$held" 2>/dev/null || code=$?
@@ -80,7 +80,7 @@ check_space() {
 reserve_space() {
     local kind
     kind=$(stat --file-system --format=%T -- "$scratch")
-    wait_alone "${scratch%/*}" || :
+    lock_folder "${scratch%/*}" || :
     check_space "$1"
     if [ "$kind" = tmpfs ]; then
         echo "stage: $(uname -n): warning[staged-in-memory]: $scratch is memory ($kind): copies" \
@@ -94,9 +94,9 @@ reserve_space() {
     fi
 }
 
-# give_back PID: of the reserved space as much as PID has written of the source that is copied now.
-# The kernel counts bytes and not blocks, so it is a share of them.
-give_back() {
+# release_space PID: of the reserved space as much as PID has written of the source that is copied
+# now. The kernel counts bytes and not blocks, so it is a share of them.
+release_space() {
     local name value share=0
     while read -r name value; do
         [ "$name" != wchar: ] || share=$((value * 1000 / (bytes[copied] + 1)))
@@ -115,7 +115,7 @@ fill() {
     "$@" 2>"$scratch/errors" &
     pid=$!
     while kill -0 "$pid" 2>/dev/null; do
-        [ ! -e "$scratch/reserved" ] || give_back "$pid"
+        [ ! -e "$scratch/reserved" ] || release_space "$pid"
         if (($(column avail) > reserve)); then
             sleep 0.2
         elif [ -e "$scratch/reserved" ]; then
@@ -149,12 +149,12 @@ copy() {
 # could lead elsewhere (its manual, "Security").
 unpack() {
     local first top
-    check_end "$1"
+    check_tar_end "$1"
     first=$("${tar[@]}" --list --file="$1" 2>/dev/null | head --lines=1 || :)
     make_folder "$2.part"
     fill "$1" "${tar[@]}" --extract --file="$1" --directory="$2.part" --no-same-owner \
         --no-same-permissions --touch --warning=no-unknown-keyword
-    top=$(sole_folder "$2.part")
+    top=$(only_subfolder "$2.part")
     if [ -z "$top" ] || [[ $first == . || $first == ./ ]]; then # as of `tar --create .`
         mv --no-target-directory -- "$2.part" "$2"
     else
@@ -164,9 +164,9 @@ unpack() {
     fi
 }
 
-# check_end TAR: a tar ends with at least 1024 bytes of zero, POSIX says. Where it was cut off
+# check_tar_end TAR: a tar ends with at least 1024 bytes of zero, POSIX says. Where it was cut off
 # between two files, GNU tar finds nothing wrong. One that is compressed has a checksum.
-check_end() {
+check_tar_end() {
     local ustar
     ustar=$(od --address-radix=n --format=c --skip-bytes=257 --read-bytes=5 -- "$1" 2>/dev/null |
         tr --delete ' \n') || :
@@ -175,8 +175,8 @@ check_end() {
         fail "$1 is damaged: its end is missing; copy it again"
 }
 
-# sole_folder FOLDER: the one that is all it holds; nothing if it holds something else.
-sole_folder() {
+# only_subfolder FOLDER: the one that is all it holds; nothing if it holds something else.
+only_subfolder() {
     local found
     shopt -s dotglob nullglob
     found=("$1"/*)
@@ -188,7 +188,7 @@ sole_folder() {
 tar=(env --unset=TAR_OPTIONS LC_ALL=C tar --force-local)
 umask 077
 code=0
-wait_alone "$scratch" || code=$?
+lock_folder "$scratch" || code=$?
 [ ! -e "$scratch/staged" ] || exit 0
 if [ "$code" = 0 ]; then # what a killed step has left
     for ((number = 3; number <= $#; number += 3)); do

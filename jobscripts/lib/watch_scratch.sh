@@ -10,7 +10,7 @@ record=$1 launches=$2 folder=$3
 unset -v SLIPWAY_LAUNCH
 
 # Whether the script has written that line. NFS asks the server where a file is opened.
-job_has_ended() {
+script_has_ended() {
     line=''
     { read -r line && read -r line; } <"$record" 2>/dev/null && [ -n "$line" ]
 }
@@ -33,7 +33,7 @@ done
 trap '' TERM
 looks=0
 while [ -e "$record" ]; do
-    ! job_has_ended || ranks_live || ! sh "${0%/*}/remove_folders.sh" "$folder" || exit 0
+    ! script_has_ended || ranks_live || ! sh "${0%/*}/remove_folders.sh" "$folder" || exit 0
     looks=$((looks + 1))
     if [ "$looks" -lt 200 ]; then # longer than any KillWait: the job goes on
         sleep 0.3

@@ -42,7 +42,7 @@ image=$SLIPWAY_IMAGE venv=$SLIPWAY_VENV step_may_run='' port_is_given='' data_ki
 directives_gpus=2 directives_cpus=8 save_seconds=120 devices_per_rank=1 launch_pid='' job_variables=OURS_
 SLIPWAY_NOTIFY_SECONDS=20 SLIPWAY_PROBE_SECONDS=20 SLIPWAY_ADAPT=1 entry_point_is_checked=1
 SLIPWAY_NODES=2 SLIPWAY_WAIT_SECONDS=9 SLIPWAY_MAX_RESTARTS=3 SLIPWAY_SPARES=0 allocation=(n1 n2) planned_nodes=2
-healthy_nodes=(n1 n2) lost_nodes=() restarts=0 fruitless=0 failed='' first_step=0
+healthy_nodes=(n1 n2) lost_nodes=() restarts=0 restarts_without_progress=0 failed='' first_step=0
 mkdir --parents disk run/logs/2
 """
 """What a script has set before any of its calls."""

@@ -251,7 +251,7 @@ class TestAttempts:
         assert jobs == ["slurm 4711\n", "slurm 4711\n", "slurm 4800\n", "slurm 4711\n"]
         assert (first.run_dir / "logs" / "1" / "code").read_text() == "1\n"
 
-    # once: keep_library removed RUN_DIR/lib while another job worked with it
+    # once: save_library removed RUN_DIR/lib while another job worked with it
     def test_jobs_that_begin_in_one_folder_at_once_share_no_number(self, project):
         """One that finds the folder taken meanwhile may be refused, in a line; none may fail in another way."""
         run_dir = project.folder / "run"
@@ -567,7 +567,11 @@ class TestJobSh:
     def test_in_a_requeue_of_the_same_job_the_kept_value_wins(self, project):
         """Slurm starts that with the environment of the submission, though job.sh may know better."""
         first = project.run("ddp.job", SLIPWAY_DEVICE="auto", **OUT_OF_TIME)
-        edited = (first.run_dir / "job.sh").read_text().replace("keep SLIPWAY_DEVICE auto", "keep SLIPWAY_DEVICE cpu")
+        edited = (
+            (first.run_dir / "job.sh")
+            .read_text()
+            .replace("restore_setting SLIPWAY_DEVICE auto", "restore_setting SLIPWAY_DEVICE cpu")
+        )
         (first.run_dir / "job.sh").write_text(edited)
         second = project.run("ddp.job", SLIPWAY_RUN_DIR=str(first.run_dir), SLIPWAY_DEVICE="auto", **DONE)
         assert option_of(second, "--device") == "cpu"
@@ -610,7 +614,7 @@ class TestJobSh:
         assert str(first.run_dir / "input.toml") in payload_of(second)
         project.folder.mkdir()
 
-    # once: after `cd -- "$kept_folder"` keep_script looks for a relative $0 there
+    # once: after `cd -- "$kept_folder"` save_job_script looks for a relative $0 there
     def test_it_can_be_started_by_its_bare_name_in_the_run_folder(self, project):
         first = project.run("ddp.sh", **OUT_OF_TIME)
         second = project.run("/bin/bash", "job.sh", cwd=first.run_dir, SLIPWAY_RUN_DIR=None, **DONE)

@@ -119,7 +119,7 @@ def test_torch_is_counted_in_the_image_and_an_image_may_print(project, libcuda):
 
 
 def test_a_driver_that_hangs_ends_it(project, libcuda):
-    library = changed_library(project, "local.bash", "answer_of 60 ", "answer_of 1 ")
+    library = changed_library(project, "local.bash", "run_for_answer 60 ", "run_for_answer 1 ")
     ended = project.run(
         "ddp.sh", SLIPWAY_LIB=str(library), SLIPWAY_PREFLIGHT_SECONDS="1", **machine(libcuda, 1, STANDIN_INIT="hang")
     )
@@ -130,7 +130,7 @@ def test_a_driver_that_hangs_ends_it(project, libcuda):
 def test_a_continued_run_counts_again_and_keeps_what_the_user_set(project, libcuda):
     first = project.run("ddp.sh", **machine(libcuda, 8), **DONE)
     job = first.run_dir / "job.sh"
-    assert "keep SLIPWAY_RANKS_PER_NODE" not in job.read_text()
+    assert "restore_setting SLIPWAY_RANKS_PER_NODE" not in job.read_text()
     for gpus, ranks in ((2, "2"), (0, "2"), (1, "1")):
         again = project.run(job, SLIPWAY_RUN_DIR=str(first.run_dir), **machine(libcuda, gpus), **DONE)
         assert plan_of(again)[:2] == (0, ranks), again

@@ -290,7 +290,7 @@ class TestLibraryIsFound:
 
         def library(folder):
             shutil.copytree(SCRIPTS / "lib", folder)
-            (folder / "slurm.bash").open("a").write('note "from ${BASH_SOURCE[0]}"\n')
+            (folder / "slurm.bash").open("a").write('log "from ${BASH_SOURCE[0]}"\n')
             return folder
 
         return library
@@ -678,8 +678,10 @@ def test_a_shell_that_exports_all_it_sets_changes_nothing(project, script):
     assert ended.code == 75, ended
     assert "taken-name" not in slugs(ended.err)
     assert (ended.env["MINE"], ended.env.keys() & {"attempt", "lib", "log_dir", "scratch", "nodes"}) == ("1", set())
-    kept = re.findall(r"(?m)^ *keep (\w+)", (ended.run_dir / "job.sh").read_text())
-    assert kept == re.findall(r"(?m)^ *keep (\w+)", (project.run(script, **OUT_OF_TIME).run_dir / "job.sh").read_text())
+    kept = re.findall(r"(?m)^ *restore_setting (\w+)", (ended.run_dir / "job.sh").read_text())
+    assert kept == re.findall(
+        r"(?m)^ *restore_setting (\w+)", (project.run(script, **OUT_OF_TIME).run_dir / "job.sh").read_text()
+    )
 
 
 @pytest.mark.parametrize(("script", "backend"), [("ddp.pbs", "ddp"), ("ddp.job", "horovod")])

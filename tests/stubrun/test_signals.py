@@ -276,7 +276,7 @@ class TestOnThisMachine:
         assert re.search(r" 9 .*\(signal\)", ended.notes[-1])
         assert (job.left(), project.on_disk()) == ({}, [])
 
-    # once: stop_for_signal finds no logs/N/pid yet, and does not look again
+    # once: handle_stop_signal finds no logs/N/pid yet, and does not look again
     def test_a_signal_at_the_very_start_of_the_launch_is_not_lost(self, project):
         """Between the trap and the moment at which the launch has noted its own process."""
         job = project.start("ddp.sh", STUB_ON_TRAIN=SAVE, USE_CONTAINER="0")

@@ -39,7 +39,7 @@ def test_it_trains_alone(project, standalone, name):
     assert (ended.code, ended.notes) == (0, [])
     assert payload_of(ended)[-2:] == ["--epochs", "a b"]
     helpers = {path.name for path in (ended.run_dir / "lib").glob("[!._]*")}
-    by_path = re.compile(r'(?:(?:bash|sh|python3) "\$lib/|(?:answer_of|start_server) \d+ )([\w.]+)')
+    by_path = re.compile(r'(?:(?:bash|sh|python3) "\$lib/|(?:run_for_answer|start_server) \d+ )([\w.]+)')
     run_by_path = {
         name
         for path in (ROOT / "jobscripts" / "lib").iterdir()

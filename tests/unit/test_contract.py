@@ -59,7 +59,7 @@ def exported():
         if path.name in {"settings.bash", "build.bash"}:
             continue
         text = path.read_text(encoding="utf-8")
-        for call in re.findall(r"^ *export_variables ((?:.*\\\n)*.*)$", text, flags=re.MULTILINE):
+        for call in re.findall(r"^ *export_to_ranks ((?:.*\\\n)*.*)$", text, flags=re.MULTILINE):
             yield from re.findall(r"\b([A-Z][A-Za-z_]+)=", call)
         for words in re.findall(r"^ *export ([A-Z].*)$", text, flags=re.MULTILINE):
             yield from re.findall(r"(?:^|\s)([A-Z][A-Za-z_]+)(?==|\s|$)", words)

@@ -227,12 +227,12 @@ class TestThisMachine:
     @pytest.mark.parametrize(
         ("kept", "code", "state", "values"),
         [
-            ("keep SLIPWAY_SCRIPT my\\ train.py", None, "started", ["script", "2026-11-24 08:09"]),
-            ("keep SLIPWAY_SCRIPT my\\ train.py", 0, "done", ["script", " 0,", "2026-11-24 09:10"]),
-            ("keep SLIPWAY_SCRIPT my\\ train.py", 3, "failed", ["script", " 3,", "2026-11-24 09:10"]),
-            ("keep SLIPWAY_SCRIPT ''", 78, "failed", [" 78, 2026-11-24 09:10"]),
-            ("keep SLIPWAY_CONFIG x", 78, "failed", [" 78, 2026-11-24 09:10"]),
-            ("echo keep SLIPWAY_SCRIPT x", 78, "failed", [" 78, 2026-11-24 09:10"]),
+            ("restore_setting SLIPWAY_SCRIPT my\\ train.py", None, "started", ["script", "2026-11-24 08:09"]),
+            ("restore_setting SLIPWAY_SCRIPT my\\ train.py", 0, "done", ["script", " 0,", "2026-11-24 09:10"]),
+            ("restore_setting SLIPWAY_SCRIPT my\\ train.py", 3, "failed", ["script", " 3,", "2026-11-24 09:10"]),
+            ("restore_setting SLIPWAY_SCRIPT ''", 78, "failed", [" 78, 2026-11-24 09:10"]),
+            ("restore_setting SLIPWAY_CONFIG x", 78, "failed", [" 78, 2026-11-24 09:10"]),
+            ("echo restore_setting SLIPWAY_SCRIPT x", 78, "failed", [" 78, 2026-11-24 09:10"]),
         ],
     )
     @pytest.mark.usefixtures("here")

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [path for path in sorted((ROOT / "src").rglob("*.py")) if path.name != "slugs.py"]
 SCRIPTS = [path for path in sorted((ROOT / "jobscripts").rglob("*")) if path.suffix in {".bash", ".job", ".sh", ".pbs"}]
 HELPERS = sorted((ROOT / "jobscripts" / "lib").glob("*.py"))
-ENDS = "die|require|before_launch|leave_cause"
+ENDS = "die|require|abort_before_launch|write_cause"
 """Functions of the library that end a job with the exit code of a slug."""
 IN_BASH = re.compile(rf"""(?m)^(?!\s*#)[^\n]*?\b(?:{ENDS}|error|warn) ([a-z][a-z0-9-]*)(?= ["\\']| file| folder|$)""")
 KINDS = {"error", "warning"}

@@ -6,8 +6,10 @@ from typing import List, Tuple
 
 from jobgen.launchers import NAME_NODE, Launcher, Start, name_rank
 from jobgen.model.job import Job
-from jobgen.model.shell import Expansion, array, command
+from jobgen.model.shell import Expansion, Layer, array, command
 from jobgen.schedulers import Scheduler
+
+MPIRUN: Layer = [array("mpirun"), "--bind-to", "none", array("mpirun_options"), array("mpirun_exports")]
 
 
 class Mpirun(Launcher):
@@ -15,7 +17,7 @@ class Mpirun(Launcher):
 
     name = "mpirun"
     library = "mpirun"
-    setup = ('use_mpirun "${mpirun_options[@]}"',)
+    setup = ("set_mpirun # -> mpirun, its full path; mpirun_exports: -x NAME for each variable",)
     mpi_probe = ("mpirun", "--version")
     is_openmpi = True
 
@@ -27,12 +29,12 @@ class Mpirun(Launcher):
 
     def one_per_node(self, job: Job) -> Start:  # noqa: ARG002 -- not needed
         """Return mpirun with one process per node."""
-        return Start([[array("mpirun"), "--map-by", "ppr:1:node:OVERSUBSCRIBE"]], [["sh", NAME_NODE, "openmpi"]])
+        return Start([MPIRUN, ["--map-by", "ppr:1:node:OVERSUBSCRIBE"]], [["sh", NAME_NODE, "openmpi"]])
 
     def one_per_rank(self, job: Job, *, named: bool) -> Start:  # noqa: ARG002 -- not needed
         """Return mpirun with one process per rank."""
         ranks = Expansion('"ppr:$ranks_per_node:node:OVERSUBSCRIBE"')
-        return Start([[array("mpirun"), "--map-by", ranks]], name_rank("openmpi", named=named))
+        return Start([MPIRUN, ["--map-by", ranks]], name_rank("openmpi", named=named))
 
 
 LAUNCHER = Mpirun()

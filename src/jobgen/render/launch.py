@@ -16,10 +16,10 @@ WATCH_GPUS: Layer = ["sh", Expansion('"$lib/watch_gpus.sh"'), Expansion('"$SLIPW
 """What looks beside the ranks how busy their GPUs are."""
 
 COMMENTS: Dict[str, str] = {
-    "torchrun": "on each node the container, torchrun for its ranks, the program.",
-    "named": "each rank by itself, numbered by name_rank.sh, in the container.",
-    "mpi": "each rank by itself in the container; MPI numbers them.",
-    "single": "one process, in the container.",
+    "torchrun": "the launcher, on each node the container, torchrun for its ranks, the program.",
+    "named": "the launcher, each rank in a container, numbered by name_rank.sh, the program.",
+    "mpi": "the launcher, each rank in a container, numbered by MPI, the program.",
+    "single": "the container, one process.",
 }
 
 

@@ -12,13 +12,13 @@ from jobgen.errors import JobgenError
 from jobgen.launchers import launcher_of
 from jobgen.model.job import BUILDS, Job
 from jobgen.model.paths import data_folder
-from jobgen.model.shell import COLUMNS, command, default, one_line, quote
+from jobgen.model.shell import COLUMNS, Expansion, Word, command, default, one_line, quote, wrapped
 from jobgen.render import header
 from jobgen.render.launch import backends, bound_backends, launches, starts_torchrun
 from jobgen.render.standalone import with_library
 from jobgen.render.template import fill
 from jobgen.resolve.settings import Default, defaults_of
-from jobgen.runtimes import container_of, use_container
+from jobgen.runtimes import container_of, container_words, gpu_options
 from jobgen.schedulers import Directive, Scheduler, scheduler_of
 from slipway.base.contract import SETTINGS
 
@@ -139,16 +139,16 @@ def _calls(job: Job, scheduler: Scheduler) -> List[Call]:
     mode = " 750" if site.group_readable else ""
     rows.append((f"open_run_folder{mode}", "-> RUN_DIR, attempt; makes RUN_DIR/logs/ATTEMPT"))
     if spec.client:
-        rows.append(("ask_for_nodes", "-> nodes, head_node, world_size: those that Dask has got"))
+        rows.append(("request_nodes", "-> nodes, head_node, world_size: those that Dask has got"))
     rows.append(("make_scratch", "-> scratch: a new private folder on each local disk"))
     rows.append(("stage_to_local_disk", "-> image, data: copies there, with SLIPWAY_STAGE=1 only"))
     rows.append(("build_local_venv", "-> venv: made on each local disk, with SLIPWAY_VENV=local only"))
-    rows.append((command(use_container(job)), "-> container: what stands before each command"))
+    rows += _container(job, "RUN_DIR")
     if scheduler.one_machine:
         rows.append(("count_ranks", "-> ranks_per_node, world_size: one a GPU, or two on the CPU"))
     if not scheduler.takes_arguments:
         rows += [("read_arguments", "-> arguments: those in SLIPWAY_ARGS"), _ARGUMENTS]
-    rows.append(("set_rank_environment", "exports threads, cache folders and the plan to the ranks"))
+    rows.append(("export_rank_environment", "exports threads, cache folders and the plan to the ranks"))
     rows.append((f"choose_program {arguments}", "-> program: the trainer, or your script"))
     if spec.mpi:
         probe = launcher_of(job.launcher).mpi_probe
@@ -156,7 +156,7 @@ def _calls(job: Job, scheduler: Scheduler) -> List[Call]:
     elif spec.backend != "single":
         rows.append(("choose_rendezvous", "exports where the ranks meet: MASTER_ADDR, MASTER_PORT"))
     rows.append(("preflight", "a short step on every node that finds what is wrong"))
-    rows.append(('keep_script "$@"', "writes RUN_DIR/job.sh, which continues the run"))
+    rows.append(('save_job_script "$@"', "writes RUN_DIR/job.sh, which continues the run"))
     return rows
 
 
@@ -208,15 +208,34 @@ def _shell_calls(job: Job, words: Sequence[str]) -> List[Call]:
         ("find_allocation", "-> cpus, gpus_per_node, head_node"),
         ("open_output_folder", "where runs are, for the container to see"),
         ("make_scratch", "-> scratch: a new private folder on the local disk"),
-        ("place_library", "-> lib: a copy there"),
+        ("copy_library_to_scratch", "-> lib: a copy there"),
         ("stage_to_local_disk", "-> image, data: copies there, with SLIPWAY_STAGE=1 only"),
         ("build_local_venv", "-> venv: made on the local disk, with SLIPWAY_VENV=local only"),
-        (command(use_container(job)), "-> container: what stands before each command"),
+        *_container(job, "SLIPWAY_OUTPUT"),
         *([("plan_ranks", "-> cpus_per_rank: one process, of the user")] if alone else []),
-        ("set_environment", "exports threads, cache folders and DATA"),
+        ("export_job_environment", "exports threads, cache folders and DATA"),
         (command(["run_command", *words]), "until it ends" if words else "an interactive shell, until it ends"),
     ]
     return rows
+
+
+def _container(job: Job, runs: str) -> List[Call]:
+    """Return the lines that set ``container``: the paths that it sees, a line each, and the runtime's command."""
+    variables = ("PWD", runs, "SLIPWAY_LOCAL_DISK")
+    paths: List[Word] = [*(Expansion(f'"${name}"') for name in variables), *job.site.binds]
+    container = f"container=({command(container_words(job))})"
+    if len(container) > COLUMNS:
+        words = wrapped([container_words(job)], indent=4).replace(" \\\n", "\n")
+        container = f"container=(\n{words}\n)"
+    drop = f"; no {command(gpu_options(job))} on CPUs" if gpu_options(job) else ""
+    return [
+        ("bind_paths=(", "paths of the host that the container sees under the same names"),
+        *((f"    {quote(path)}", "") for path in paths),
+        (")", ""),
+        ("set_binds", "-> binds: options for these paths, the script or configuration, and the data"),
+        (container, ""),
+        (command(["use_container", *gpu_options(job)]), f"empties container with USE_CONTAINER=0{drop}"),
+    ]
 
 
 def _load_modules(job: Job) -> List[Call]:

@@ -1,7 +1,7 @@
 """Container runtimes: the part of job scripts that runs commands in the image.
 
 Each module of this package defines a runtime as ``CONTAINER``. Other code uses only the class ``Container``. The Bash
-part is ``jobscripts/lib/<library>.bash``: check_image, image_runs and set_container (docs/adding.md).
+part is ``jobscripts/lib/<library>.bash``: check_image, image_runs and set_bind_options (docs/adding.md).
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from typing import ClassVar, Dict, List, Tuple
 
 from jobgen.model import registry
 from jobgen.model.job import Job
-from jobgen.model.shell import Word, array
+from jobgen.model.shell import Expansion, Word, array
 
 IN_CONTAINER: List[Word] = [array("container")]
 """Words before a command that runs in the image; in a virtual environment the array is empty."""
+IMAGE = Expansion('"$image"')
 
 
 class Container:
@@ -37,6 +38,13 @@ class Container:
     needs: str
     """Required version."""
 
+    def words(self, options: List[Word]) -> List[Word]:
+        """Return the words before a command that run it in the image, with the elements of the array ``binds``.
+
+        ``options``: the site's options, followed by those for GPUs.
+        """
+        raise NotImplementedError
+
     def runs_file(self, image: str) -> bool:
         """Return whether ``image`` is a file or folder, not a name in a registry."""
         return not re.search(r"://|^[a-z]+-archive:|^localhost/", image)
@@ -53,7 +61,12 @@ def container_of(name: str) -> Container:
     return container
 
 
-def use_container(job: Job) -> List[Word]:
-    """Return the call of use_container: options for the GPUs, then "--" and the site's bind paths if it has any."""
-    options = container_of(job.site.container).gpu_options.get(job.site.accelerator, ())
-    return ["use_container", *options, "--", *job.site.binds] if job.site.binds else ["use_container", *options]
+def gpu_options(job: Job) -> Tuple[str, ...]:
+    """Return the options that give the job's container the GPUs."""
+    return container_of(job.site.container).gpu_options.get(job.site.accelerator, ())
+
+
+def container_words(job: Job) -> List[Word]:
+    """Return the elements of the array ``container``: the words before a command that runs in the image."""
+    options: List[Word] = [array("container_options")] if job.site.container_options else []
+    return container_of(job.site.container).words([*options, *gpu_options(job)])

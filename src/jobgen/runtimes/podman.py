@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Dict, Tuple
+from typing import ClassVar, Dict, List, Tuple
 
-from jobgen.runtimes import Container
+from jobgen.model.shell import Expansion, Word, array
+from jobgen.runtimes import IMAGE, Container
 
 
 class Podman(Container):
@@ -20,6 +21,15 @@ class Podman(Container):
         "amd": ("--device=/dev/kfd", "--device=/dev/dri"),
     }
     needs = "Podman 4"
+
+    def words(self, options: List[Word]) -> List[Word]:
+        """Return the script that executes ``podman run`` with the variables, and the container's first process."""
+        run: List[Word] = [
+            "bash", Expansion('"$lib/podman_run.bash"'), "--rm", "--network=host", "--ipc=host", "--cgroups=no-conmon",
+            "--security-opt=label=disable", "--ulimit=host", "--entrypoint=", Expansion('--workdir="$PWD"'),
+            Expansion('--label=slipway="$scratch"'),
+        ]  # fmt: skip
+        return [*run, *options, array("binds"), IMAGE, "sh", Expansion('"$lib/podman_init.sh"')]
 
 
 CONTAINER = Podman()

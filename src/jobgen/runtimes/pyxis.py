@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import List
+
+from jobgen.model.shell import Expansion, Word, array
 from jobgen.runtimes import Container
 
 
@@ -12,6 +15,12 @@ class Pyxis(Container):
     library = "pyxis"
     of_launcher = "srun"
     needs = "Pyxis 0.11"
+
+    def words(self, options: List[Word]) -> List[Word]:
+        """Return the options of srun that start tasks in the image."""
+        image = Expansion('--container-image="${image#docker://}"')
+        folder = Expansion('--container-workdir="$PWD"')
+        return [image, folder, array("binds"), "--no-container-entrypoint", *options]
 
 
 CONTAINER = Pyxis()

@@ -32,13 +32,19 @@ class Contract(NamedTuple):
     scratch: str
     """Job number in the names of scratch folders, as the site's epilog knows it."""
     remains: str
-    """Cases in which scratch folders remain, and what removes them."""
-    restart: str
-    """Cases in which the scheduler itself restarts the job."""
+    """What removes folders that remain on local disks, and their name pattern."""
+    clean_up: Tuple[Tuple[str, str, str, str], ...]
+    """Table: event; its effect on RUN_DIR, on the folder on the first node's disk, and on those on other nodes."""
+    restarts: Tuple[Tuple[str, str, str], ...]
+    """Table: event after which the job starts again; what restarts it (scheduler or script); limit."""
     needs: str
     """Required version of the scheduler."""
     settings: str = ""
     """How settings reach the script; "": through the environment."""
+
+    def sentences(self) -> Dict[str, str]:
+        """Return the fields that are sentences."""
+        return {name: text for name, text in self._asdict().items() if isinstance(text, str)}
 
 
 class Array(NamedTuple):
@@ -53,8 +59,8 @@ class Array(NamedTuple):
 class Scheduler:
     """The scheduler-specific part of job scripts and commands.
 
-    The Bash part is ``jobscripts/lib/<name>.bash``: find_allocation, watch_time_limit, stop_for_signal, again,
-    job_is_over, continue_command and SCHEDULER_COMMANDS.
+    The Bash part is ``jobscripts/lib/<name>.bash``: find_allocation, watch_time_limit, handle_stop_signal, resubmit,
+    job_has_ended, continue_command and SCHEDULER_COMMANDS.
     """
 
     name: str

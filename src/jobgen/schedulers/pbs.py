@@ -73,15 +73,24 @@ RESTARTED = """\
     restarted=$(find -- "$run_dir/logs/" -path "*/job" -mtime -30 -exec grep --quiet \\
         --line-regexp "pbs $job_id\\( ${PBS_JOBID#*.}\\)\\?" {} \\; -printf 1 -quit 2>/dev/null) || :"""
 CONTRACT = Contract(
-    stop="qdel JOB: the ranks get SIGTERM and save, within the site's kill_delay@{torchrun}; the job ends, and nothing "
-    "requeues it.",
+    stop="qdel JOB: the ranks get SIGTERM and save within the site's kill_delay@{torchrun}. The job ends and is not "
+    "requeued.",
     log="PBS's log goes to the folder of submission.",
     scratch="JOB",
-    remains="After SIGKILL and the death of a node it stays: for the site's epilogue (slipway-JOB.*; of task 1 of "
-    "array 12, JOB is 12_1), or the next attempt of the run on that node.",
-    restart="PBS itself may start the job again after the loss of a node (-r y); nothing here bounds that.",
+    remains="A folder that stays (see Clean-up) is removed by the run's next attempt on that node, or by the site's "
+    "epilogue: `rm -rf SLIPWAY_LOCAL_DISK/slipway-JOB.*` (of task 1 of array 12, JOB is 12_1).",
+    clean_up=(
+        ("training ends, time limit, qdel", "stays", "removed", "removed"),
+        ("SIGKILL first (kill_delay is over)", "stays", "stays", "stays"),
+        ("the first node dies", "stays", "stays", "stays"),
+        ("another node dies", "stays", "removed", "stays on that node"),
+    ),
+    restarts=(
+        ("PBS reports the loss of a node", "PBS (-r y)", "no limit"),
+        ("qdel", "not requeued", ""),
+    ),
     needs="OpenPBS (never run on PBS Professional and Torque)",
-    settings="come by `qsub -v NAME=VALUE,...`, or from the environment by `qsub -V`; so do the options of the "
+    settings="`qsub -v NAME=VALUE,...` sets them, or `qsub -V` takes them from the environment; so do options of the "
     'trainer, as SLIPWAY_ARGS="--epochs 3".',
 )
 WAITING = "HQSTWU"

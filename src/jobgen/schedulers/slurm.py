@@ -65,17 +65,30 @@ if [[ $script == */slurm_script ]]; then # Slurm's copy: Command= names the orig
         script=$0 # no record, or a script from standard input
 fi"""
 CONTRACT = Contract(
-    stop="scancel JOB: the ranks get SIGTERM and save, within the site's KillWait@{torchrun}; the job ends, and "
-    "nothing requeues it.",
+    stop="scancel JOB: the ranks get SIGTERM and save within the site's KillWait@{torchrun}. The job ends and is not "
+    "requeued.",
     log="Slurm's log goes to the folder of submission.",
     scratch="$SLURM_JOB_ID",
-    remains="After scancel a step on each other node does that (watch_scratch.sh). They stay where SIGKILL comes first "
-    "(KillWait), and on all nodes if the first one dies: for the site's epilog (slipway-$SLURM_JOB_ID.*; "
-    "docs/sites.md), or the run's next attempt there.",
-    restart="Slurm itself requeues the job (--requeue) after preemption without a grace time (by REQUEUE), and after "
-    "the loss of a node that it notices before the ranks do: without a limit. A preemption with a grace time "
-    "ends the job as scancel does, or with send_user_signal requeues it as a time limit does. A stray SIGTERM "
-    "in the first minute of a requeued job requeues it once more (docs/restarts.md).",
+    remains="A folder that stays (see Clean-up) is removed by the run's next attempt on that node, or by the site's "
+    "epilog: `rm -rf SLIPWAY_LOCAL_DISK/slipway-$SLURM_JOB_ID.*` (docs/sites.md).",
+    clean_up=(
+        ("training ends, time limit", "stays", "removed", "removed"),
+        ("scancel, preemption", "stays", "removed", "removed by a job step (watch_scratch.sh)"),
+        ("SIGKILL first (KillWait is over)", "stays", "stays", "stays"),
+        ("the first node dies", "stays", "stays", "stays"),
+        ("another node dies", "stays", "removed", "stays on that node"),
+    ),
+    restarts=(
+        ("Slurm reports a node failure before ranks fail", "Slurm (--requeue)", "no limit"),
+        ("preemption, no grace time", "Slurm (REQUEUE)", "no limit"),
+        ("preemption, grace time", "not requeued", "send_user_signal: as a time limit"),
+        (
+            "SIGTERM in a requeued job's first minute",
+            "this script",
+            "SLIPWAY_MAX_REQUEUES times",
+        ),
+        ("scancel", "not requeued", ""),
+    ),
     needs="Slurm 20.11",
 )
 WAITING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}

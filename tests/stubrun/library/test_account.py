@@ -27,7 +27,7 @@ def use(bash, logs):
     def use(code="", *gpus, **words):
         for name, text in gpus:
             (logs / f"gpus.{name}").write_text(text)
-        done = bash(f"launch_pid=1 SECONDS=4500; {code or ':'}; account", **words)
+        done = bash(f"launch_pid=1 SECONDS=4500; {code or ':'}; report_usage", **words)
         assert (done.code, done.out) == (0, "")
         return done.err, json.loads((logs / "account.json").read_text())
 
@@ -112,7 +112,7 @@ def test_half_a_file_counts_as_none(use, place, line):
 
 
 def test_nothing_is_said_if_no_rank_has_started(bash, logs):
-    assert bash("unset launch_pid; account; launch_pid=''; account") == (0, "", "")
+    assert bash("unset launch_pid; report_usage; launch_pid=''; report_usage") == (0, "", "")
     assert not (logs / "account.json").exists()
 
 
@@ -127,9 +127,9 @@ FULL = "gpus_seen=1 busy=100 memory=512 memory_total=10239"
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("read_gpu_usage; gpu_words 4; gpus_in_use", ["2"]),
-        (f"{FULL}; gpu_words 1", ["100", "0.5", "10.0"]),
-        (f"{FULL} nnodes=1 count=2 unit=GPU seconds=9; account_json", ["9", "1", "2", "1", "100", "512", "10239"]),
+        ("read_gpu_usage; describe_gpus 4; count_used_gpus", ["2"]),
+        (f"{FULL}; describe_gpus 1", ["100", "0.5", "10.0"]),
+        (f"{FULL} nnodes=1 count=2 unit=GPU seconds=9; usage_json", ["9", "1", "2", "1", "100", "512", "10239"]),
     ],
 )
 def test_parts_of_the_account(bash, code, said):

@@ -86,10 +86,10 @@ LIMIT = "    Resource_List.walltime = 01:00:00\n    stime = x"
 @pytest.mark.parametrize(
     ("call", "record", "printed"),
     [
-        ("gpus_asked_for", "    Resource_List.nodes = 2:ppn=8:gpus=2", "2"),
-        ("gpus_asked_for", "    Resource_List.nodes = n1:gpus=1:ppn=4+n2:gpus=1", "1"),
-        ("gpus_asked_for", "    Resource_List.nodes = 2:ppn=8", "0"),
-        ("gpus_asked_for", "    Resource_List.ncpus = 8", ""),
+        ("requested_gpus", "    Resource_List.nodes = 2:ppn=8:gpus=2", "2"),
+        ("requested_gpus", "    Resource_List.nodes = n1:gpus=1:ppn=4+n2:gpus=1", "1"),
+        ("requested_gpus", "    Resource_List.nodes = 2:ppn=8", "0"),
+        ("requested_gpus", "    Resource_List.ncpus = 8", ""),
         ("share_of_node Resource_List.ncpus 7", RECORD, "5"),
         ("share_of_node Resource_List.ngpus 7", RECORD, "0"),
         ("share_of_node Resource_List.gone 7", RECORD, "7"),
@@ -107,7 +107,7 @@ def test_a_server_that_hangs_is_not_waited_for(bash, tmp_path):
     text = (LIB / "pbs.bash").read_text().replace("ANSWER_SECONDS=20", "ANSWER_SECONDS=1")
     (tmp_path / "lib" / "pbs.bash").write_text(text)
     hangs = {"qstat": "exec sleep 600"}
-    assert bash("ask_for_job", scheduler="pbs", lib=tmp_path / "lib", PBS_JOBID="1", programs=hangs).code == 124
+    assert bash("query_job", scheduler="pbs", lib=tmp_path / "lib", PBS_JOBID="1", programs=hangs).code == 124
 
 
 @pytest.mark.parametrize(

@@ -63,13 +63,13 @@ class TestInsideSalloc:
         assert_dies(bash(self.SHOW, programs={"srun": broken}, **SLURM), "node-not-ready", "n1", lines=2)
 
     def test_a_batch_job_asks_no_node(self, bash):
-        code, _, err = bash("find_allocation; join_interactively", **SLURM, SLURM_JOB_GPUS="0")
+        code, _, err = bash("find_allocation; set_up_interactive_job", **SLURM, SLURM_JOB_GPUS="0")
         assert (code, slugs(err)) == (0, ["scheduler-silent"])
 
 
 @pytest.mark.parametrize("scheduler", ["slurm", "pbs"])
 def test_inside_an_interactive_job_a_signal_stops_the_run_and_nothing_is_requeued(bash, place, scheduler):
-    code, out, err = bash("interactive=1; stop_for_signal; again requeue || echo no", scheduler=scheduler)
+    code, out, err = bash("interactive=1; handle_stop_signal; resubmit requeue || echo no", scheduler=scheduler)
     assert (code, out, slugs(err)) == (0, "no\n", ["no-requeue"])
     assert (place / "run" / "STOP").read_text() == "user\n"
 
@@ -86,7 +86,7 @@ def test_inside_an_interactive_job_a_signal_stops_the_run_and_nothing_is_requeue
     ],
 )
 def test_gpus_are_those_of_the_job(bash, record, gpus, option):
-    show = "SLIPWAY_RANKS_PER_NODE=1; find_allocation; forget_other_jobs; find_gpu_options; "
+    show = "SLIPWAY_RANKS_PER_NODE=1; find_allocation; unset_inherited_slurm_variables; find_gpu_options; "
     show += 'echo "$gpus_per_node ${gpu_options[*]}"'
     env = {"SLURM_GPUS_ON_NODE": "2", "SLURM_JOB_GPUS": "0,1", "slurm_record": record and f"JobId=4711 {record}"}
     assert bash(show, **env, **SLURM)[1] == f"{gpus} {option}\n"
@@ -125,7 +125,9 @@ def test_gpus_of_nodes_of_slurm(bash, lines, counts):
 def test_gpus_that_the_user_has_chosen_stay(bash, device, given, out, said):
     env = {"CUDA_VISIBLE_DEVICES": "2,3", "ROCR_VISIBLE_DEVICES": "", "SLURM_JOB_GPUS": "0"}
     record = f"JobId=4711 Nodes=n[1-2] CPU_IDs=0-7 Mem=0 GRES={given}"
-    show = f'SLIPWAY_DEVICE={device}; forget_other_jobs; echo "$CUDA_VISIBLE_DEVICES ${{SLURM_JOB_GPUS-}}"'
+    show = (
+        f'SLIPWAY_DEVICE={device}; unset_inherited_slurm_variables; echo "$CUDA_VISIBLE_DEVICES ${{SLURM_JOB_GPUS-}}"'
+    )
     done = bash(show, slurm_record=record, **env)
     assert (done.code, done.out, slugs(done.err)) == (0, f"{out}\n", said)
 

@@ -59,7 +59,10 @@ LEFT = "pid=$(run_build sh -c 'sleep 99 >/dev/null & echo $!; exit 3') || ! kill
         (SCRATCH, (5, "3\n")),
         ("scratch=$PWD/disk/y; mkdir disk/y; trap remove_build_scratch EXIT; exit 3", (3, "")),
         ("SLIPWAY_LOCAL_DISK=$PWD/gone; make_build_scratch", (78, "")),
-        ("make_build_scratch; end_build; kill_build; run_build sh -c 'echo $0; exit 3' a || echo $?", (0, "a\n3\n")),
+        (
+            "make_build_scratch; terminate_build; kill_build; run_build sh -c 'echo $0; exit 3' a || echo $?",
+            (0, "a\n3\n"),
+        ),
         (f"make_build_scratch; {LEFT}", (0, "")),
     ],
     ids=["caches", "its end", "no disk", "exit code", "what has outlived the first process of a build that failed"],

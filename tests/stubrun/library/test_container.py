@@ -137,8 +137,8 @@ class TestPodman:
     @pytest.mark.parametrize(
         ("code", "removed"),
         [
-            ("end_job", ""),
-            ("scratch=$PWD/s; mkdir s; end_job", "rm --force --time=0 4711 "),
+            ("clean_up_job", ""),
+            ("scratch=$PWD/s; mkdir s; clean_up_job", "rm --force --time=0 4711 "),
             ("remove_containers /s", "rm --force --time=0 4711 "),
         ],
     )

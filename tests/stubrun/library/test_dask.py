@@ -51,7 +51,7 @@ def calls(tmp_path):
 
 
 def test_the_client_is_the_python_of_the_environment(dask, place):
-    said = dask('check_client; echo "${client[@]}"', PYTHONPATH="/foreign").out
+    said = dask('check_dask; echo "${client[@]}"', PYTHONPATH="/foreign").out
     assert said.endswith(f" {place}/venv/bin/python -m trainer.launch.dask\n")
 
 
@@ -59,13 +59,13 @@ def test_the_client_is_the_python_of_the_environment(dask, place):
     ("code", "slug", "values", "lines"),
     [
         (
-            "export NO_DASK=1; check_client",
+            "export NO_DASK=1; check_dask",
             "no-environment",
             ["/venv/bin/python ", "pip", "dask-jobqueue", "cryptography"],
             2,  # the first is Python's own
         ),
         (
-            "SLIPWAY_VENV=$PWD/venv2; check_client",
+            "SLIPWAY_VENV=$PWD/venv2; check_dask",
             "no-environment",
             ["SLIPWAY_VENV", "/venv2/bin/python ", "USE_CONTAINER=1"],
             1,
@@ -90,9 +90,9 @@ def test_find_allocation(dask, minimum):
     assert dask(f"SLIPWAY_MIN_NODES={minimum}; {show}").out == "2 8 2 2 4 4711\n"
 
 
-def test_ask_for_nodes(dask, calls, tmp_path):
+def test_request_nodes(dask, calls, tmp_path):
     code, out, err = dask(
-        f"{REQUEST} SLIPWAY_NODES=4; SLIPWAY_MIN_NODES=1; find_allocation; trap end_job EXIT; ask_for_nodes; "
+        f"{REQUEST} SLIPWAY_NODES=4; SLIPWAY_MIN_NODES=1; find_allocation; trap clean_up_job EXIT; request_nodes; "
         "left=$((time_is_up - SECONDS)); "
         'echo "${nodes[@]}" $nnodes $head_node $world_size; [ "$left" -ge 48 ] && [ "$left" -le 50 ]; '
         '"${on_head_node[@]}" printf "<%s>" "a b" "*"'
@@ -108,13 +108,13 @@ def test_ask_for_nodes(dask, calls, tmp_path):
 
 
 def test_nodes_that_do_not_come(dask):
-    assert dask(f"{REQUEST} check_client; trap end_job EXIT; ask_for_nodes; echo no", CODE="75")[:2] == (75, "")
+    assert dask(f"{REQUEST} check_dask; trap clean_up_job EXIT; request_nodes; echo no", CODE="75")[:2] == (75, "")
 
 
-def test_return_nodes(dask, calls):
-    assert dask("return_nodes")[0] == 0
+def test_release_nodes(dask, calls):
+    assert dask("release_nodes")[0] == 0
     code, _, err = dask(
-        f"{REQUEST} check_client; trap end_job EXIT; ask_for_nodes; return_nodes; return_nodes", CANCEL="1"
+        f"{REQUEST} check_dask; trap clean_up_job EXIT; request_nodes; release_nodes; release_nodes", CANCEL="1"
     )
     assert (code, slugs(err)) == (0, ["jobs-left"])
     assert [line.split()[2] for line in calls() if "trainer.launch.dask" in line] == ["check", "nodes", "cancel"]
@@ -122,7 +122,7 @@ def test_return_nodes(dask, calls):
 
 def test_dask_each_node(dask, calls):
     code, out, err = dask(
-        "check_client; request=$PWD/r; export OURS_ID=7 OURS_CONF=8 A='b  $c'; "
+        "check_dask; request=$PWD/r; export OURS_ID=7 OURS_CONF=8 A='b  $c'; "
         '(dask_each_node 5 sh -c \'echo $NODE_RANK $PET_NODE_RANK ${OURS_ID-unset} $OURS_CONF "$A" "$PWD" "$1"\' '
         'x "it\'s") || echo $?; '
         "(dask_each_node 0 sh -c 'exit 3') || echo $?"
@@ -138,14 +138,14 @@ def test_dask_each_node(dask, calls):
 @pytest.mark.parametrize(
     ("job", "code"), [('"${HOSTNAME%%.*}"-$$', 0), ('"${HOSTNAME%%.*}"-999999999', 0), ("elsewhere-1", 2)]
 )
-def test_job_is_over(dask, job, code):
-    assert dask(f"job_is_over 20260101-000000-{job} || echo $?").out == (f"{code}\n" if code else "")
+def test_job_has_ended(dask, job, code):
+    assert dask(f"job_has_ended 20260101-000000-{job} || echo $?").out == (f"{code}\n" if code else "")
 
 
 @pytest.mark.parametrize(("before", "code"), [("", 137), ("SLIPWAY_SCRIPT=x; ", 143)])
-def test_stop_for_signal(dask, place, before, code):
+def test_handle_stop_signal(dask, place, before, code):
     (place / "launch").mkdir()
-    stop = 'sleep 50 & launch_pid=$!; echo $! >"$log_dir/pid"; stop_for_signal; sleep 0.5; '
+    stop = 'sleep 50 & launch_pid=$!; echo $! >"$log_dir/pid"; handle_stop_signal; sleep 0.5; '
     stop += "kill -0 $launch_pid 2>/dev/null && kill -KILL $launch_pid; wait $launch_pid || echo $?; cat run/STOP"
     assert dask(before + stop).out == f"{code}\nuser\n"
 
@@ -162,10 +162,10 @@ def test_again(dask, place):
     (place / "run/job.sh").write_text(
         'echo "again $$ $SLIPWAY_CLIENT $A ${B-unset}"; trap "echo heard" TERM; kill -TERM $$\n'
     )
-    code, out, err = dask("export B=1; echo $$; trap '' TERM USR1 INT; again restart; echo no", A="kept")
+    code, out, err = dask("export B=1; echo $$; trap '' TERM USR1 INT; resubmit restart; echo no", A="kept")
     pid = out.split()[0]
     assert (code, out) == (0, f"{pid}\nagain {pid} 4711 kept unset\nheard\n"), err
-    assert dask("again none || echo no; continue_command")[1].startswith("no\nbash ")
+    assert dask("resubmit none || echo no; continue_command")[1].startswith("no\nbash ")
 
 
 def test_signal_launch(dask):

@@ -23,15 +23,15 @@ def test_a_stop_that_cannot_be_written_is_told(bash, place):
 @pytest.mark.parametrize(
     ("scheduler", "code", "out"),
     [
-        ("slurm", "stop_for_signal; ls run", "logs\n"),
-        ("pbs", "stop_for_signal; cat run/STOP", "user\n"),
+        ("slurm", "handle_stop_signal; ls run", "logs\n"),
+        ("pbs", "handle_stop_signal; cat run/STOP", "user\n"),
         (
             "local",
-            "(record_pid; exec sleep 600) & launch_pid=$!; sleep 0.3; stop_for_signal; wait $launch_pid || echo $?",
+            "(record_pid; exec sleep 600) & launch_pid=$!; sleep 0.3; handle_stop_signal; wait $launch_pid || echo $?",
             "143\n",
         ),
-        ("local", "launch_pid=''; stop_for_signal", ""),
-        ("local", "echo 999999999 >run/logs/2/pid; stop_for_signal", ""),
+        ("local", "launch_pid=''; handle_stop_signal", ""),
+        ("local", "echo 999999999 >run/logs/2/pid; handle_stop_signal", ""),
     ],
 )
 def test_a_signal_stops_the_ranks(bash, scheduler, code, out):
@@ -75,12 +75,12 @@ def test_a_script_of_the_user_without_a_verdict_is_not_waited_for(bash):
 )
 def test_ranks_that_are_not_connected_are_told(bash, sizes, said):
     write = 'for size; do echo "$size" >run/logs/2/world.n$((++n)).1; done; '
-    code, _, err = bash(f"n=10; {write}code=0 world_size=4; compare_world", *sizes)
+    code, _, err = bash(f"n=10; {write}code=0 world_size=4; check_process_groups", *sizes)
     assert (code, slugs(err), numbers(err)) == (0, ["ranks-not-connected"] * bool(said), said)
     assert ("1, 1, ..." in err) == (len(sizes) > 8)
 
 
-LIVES = "SLIPWAY_LAUNCH=a.b sleep 9 & until launch_lives; do :; done"
+LIVES = "SLIPWAY_LAUNCH=a.b sleep 9 & until launch_runs; do :; done"
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ LIVES = "SLIPWAY_LAUNCH=a.b sleep 9 & until launch_lives; do :; done"
 )
 def test_the_verdict_is_waited_for_where_ranks_may_live(bash, node, before, waited):
     wait = "SECONDS=0; wait_for_verdict 2; ((SECONDS < 2)) && echo no || echo yes"
-    code = f"this_node={node} launch_id=a.b\n{before}\n{wait}; launch_lives || echo over; kill $! 2>/dev/null || :"
+    code = f"this_node={node} launch_id=a.b\n{before}\n{wait}; launch_runs || echo over; kill $! 2>/dev/null || :"
     assert bash(code).out == waited
 
 
@@ -105,7 +105,7 @@ def test_the_verdict_is_waited_for_where_ranks_may_live(bash, node, before, wait
     ("before", "left"),
     [
         ("scratch=$PWD/disk/x", []),
-        ("server=999999999; rm() { return 1; }; scratch=x; end_server", []),
+        ("server=999999999; rm() { return 1; }; scratch=x; stop_server", []),
         (
             "attempt=3 log_dir=x; mkdir run/.lib.3; touch run/.job.sh.3{,.settings} run/.job.sh.30",
             [".job.sh.30"],  # of another attempt
@@ -113,5 +113,5 @@ def test_the_verdict_is_waited_for_where_ranks_may_live(bash, node, before, wait
     ],
 )
 def test_a_clean_up_changes_no_exit_code(bash, place, before, left, code):
-    assert bash(f"{before}; trap end_job EXIT; exit {code}", programs={"srun": "exit 1"}).code == code
+    assert bash(f"{before}; trap clean_up_job EXIT; exit {code}", programs={"srun": "exit 1"}).code == code
     assert [path.name for path in (place / "run").glob(".[lj]*")] == left

@@ -40,22 +40,22 @@ def qstat(known):
         ("local", "", "x-999999999", True),
     ],
 )
-def test_job_is_over(bash, scheduler, said, job, over):
+def test_job_has_ended(bash, scheduler, said, job, over):
     programs = {"scontrol": said, "qstat": said}
-    assert bash(f"job_is_over {job} && echo over", scheduler=scheduler, programs=programs).out == "over\n" * over
+    assert bash(f"job_has_ended {job} && echo over", scheduler=scheduler, programs=programs).out == "over\n" * over
 
 
 def test_a_job_of_this_machine_whose_script_runs_is_not_over(bash):
     runs = "bash -c 'while :; do sleep 0.1; done' run/job.sh & "
     # until then it is a fork of this shell, whose own command line holds all of this
     runs += """until [ "$(tr '\\0' ' ' <"/proc/$!/cmdline" | head -c 9)" = "bash -c w" ]; do :; done; """
-    assert bash(f"{runs}! job_is_over x-$! || echo over; kill $!", scheduler="local").out == ""
+    assert bash(f"{runs}! job_has_ended x-$! || echo over; kill $!", scheduler="local").out == ""
 
 
 @pytest.mark.parametrize(("number", "over"), [("4711", True), ("471", False)])
 def test_this_job_itself_under_another_name_is_over(bash, number, over):
     said = {"scontrol": 'echo "JobId=4711 ArrayJobId=4700 ArrayTaskId=3 JobState=RUNNING X=y"'}
-    assert bash("job_is_over 4700_3 && echo over", SLURM_JOB_ID=number, programs=said).out == "over\n" * over
+    assert bash("job_has_ended 4700_3 && echo over", SLURM_JOB_ID=number, programs=said).out == "over\n" * over
 
 
 JOB = 'mkdir --parents run/logs/1; echo "{}" >run/logs/1/job; '
@@ -75,7 +75,7 @@ LATER = "for n in 3 10; do mkdir run/logs/$n; echo slurm 10$n >run/logs/$n/job; 
     ],
 )
 def test_only_another_running_job_is_company(bash, place, job, later, said, refused):  # noqa: PLR0917 -- fixtures
-    done = bash(f"{JOB.format(job)}{later}refuse_company", programs={"scontrol": said})
+    done = bash(f"{JOB.format(job)}{later}refuse_concurrent_run", programs={"scontrol": said})
     assert_ended(done, "folder-in-use" if refused else "", "99", place / "run")
 
 
@@ -89,19 +89,22 @@ def test_of_two_that_begin_at_once_the_later_number_yields(bash, place):
 # once: nothing said that two may train in one folder
 def test_a_job_of_which_nothing_is_known_is_told_once(bash, place):
     silent = {"scontrol": "exit 1"}
-    code, out, err = bash(f"{JOB.format('slurm 99')}log_dir=; refuse_company", programs=silent)
+    code, out, err = bash(f"{JOB.format('slurm 99')}log_dir=; refuse_concurrent_run", programs=silent)
     assert (code, out) == (0, "")
     assert_warning(err, "folder-in-use", 99, place / "run")
-    assert bash("refuse_company") == (0, "", "")  # that has been said
-    assert bash("echo n1 77 5 >run/logs/1/process; echo ended 75 >>run/logs/1/process; log_dir=; refuse_company") == (
+    assert bash("refuse_concurrent_run") == (0, "", "")  # that has been said
+    code = "echo n1 77 5 >run/logs/1/process; echo ended 75 >>run/logs/1/process; log_dir=; refuse_concurrent_run"
+    assert bash(code) == (
         0, "", ""
     )  # fmt: skip
 
 
 def test_what_a_job_has_noted_of_itself_and_its_end(bash, place):
-    code = "cluster=near; begin_attempt 3; has_noted_end 3 || echo lives; find_beginner 3; is_own_job && echo own; "
-    code += "cluster=far; is_foreign_job && echo foreign; note_own_end 7; has_noted_end 3 && echo over; "
-    code += "foreign_job_is_over 1 x || echo $?; (refuse_unknown 3) || echo $?; log_dir=; note_own_end 7"
+    code = "cluster=near; begin_attempt 3; has_recorded_end 3 || echo lives; "
+    code += "read_attempt_owner 3; is_own_job && echo own; "
+    code += "cluster=far; is_foreign_job && echo foreign; record_script_end 7; has_recorded_end 3 && echo over; "
+    code += "foreign_job_has_ended 1 x || echo $?; (refuse_unverifiable_attempt 3) || echo $?; "
+    code += "log_dir=; record_script_end 7"
     assert bash(code, scheduler="pbs")[:2] == (0, "lives\nown\nforeign\nover\n2\n78\n")
     assert not (place / "run" / "logs" / "3").exists()
 
@@ -135,7 +138,7 @@ def test_a_job_of_another_cluster_may_still_run_until_it_has_noted_its_end(bash,
     if said == "exit 1":
         said = f'case "$*" in *--clusters=far*) exit 1 ;; esac; {UNKNOWN}'
     begin = f"{JOB.format(job)}echo elsewhere 77 5 >run/logs/1/process; log_dir=; cluster=near; "
-    done = bash(f"{begin}{given}refuse_company", programs={"scontrol": said})
+    done = bash(f"{begin}{given}refuse_concurrent_run", programs={"scontrol": said})
     assert_ended(done, "folder-in-use" if values else "", place / "run", *(values or []))
     assert ("/logs/1/process" in done.err) == ("ended" in (values or []))  # else nothing is to be said there: it runs
 
@@ -153,9 +156,9 @@ def test_a_job_of_another_cluster_may_still_run_until_it_has_noted_its_end(bash,
         ('""', "1", 0),
     ],
 )
-def test_attempt_is_over_by_its_process(bash, process, interactive, code):
+def test_attempt_has_ended_by_its_process(bash, process, interactive, code):
     begin = f"interactive={interactive} log_dir=; begin_attempt 1; printf '%s\n' {process} >run/logs/1/process; "
-    assert bash(f"{begin}code=0; attempt_is_over 1 || code=$?; echo $code") == (0, f"{code}\n", "")
+    assert bash(f"{begin}code=0; attempt_has_ended 1 || code=$?; echo $code") == (0, f"{code}\n", "")
 
 
 # once: the next rung of a sweep was refused while the job before it still cleaned up
@@ -170,13 +173,13 @@ class TestEndingJob:
     def test_its_end_is_waited_for(self, bash, handed_on):
         began = time.monotonic()
         said = {"qstat": 'echo "    job_state = $([ -e asked ] && echo X || echo E)"; touch asked'}
-        assert bash(f"{self.BEGIN}{handed_on}; refuse_company", scheduler="pbs", programs=said) == (0, "", "")
+        assert bash(f"{self.BEGIN}{handed_on}; refuse_concurrent_run", scheduler="pbs", programs=said) == (0, "", "")
         assert time.monotonic() - began > 2
 
     # once: a server that grew silent made the running job one of which nothing is known
     @pytest.mark.parametrize("said", ['echo "    job_state = R"', TORN], ids=["runs", "grows silent"])
     def test_but_not_for_ever(self, bash, place, handed_on, said):
-        done = bash(f"{self.BEGIN}{handed_on}; {WAIT}refuse_company", scheduler="pbs", programs={"qstat": said})
+        done = bash(f"{self.BEGIN}{handed_on}; {WAIT}refuse_concurrent_run", scheduler="pbs", programs={"qstat": said})
         if "verdict" in handed_on and said == TORN:  # by which the job has noted its end
             assert done.code == 0
         else:
@@ -186,10 +189,12 @@ class TestEndingJob:
 def test_a_launch_of_another_script_in_the_same_allocation(bash, place):
     """A launch that still runs is named; this attempt's number is free again."""
     begin = f"{JOB.format('slurm 4711')}"
-    begin += 'interactive=1; echo "$HOSTNAME 77 5" >run/logs/1/process; find_beginner 1; '
+    begin += 'interactive=1; echo "$HOSTNAME 77 5" >run/logs/1/process; read_attempt_owner 1; '
     start = f"{begin} SLIPWAY_LAUNCH=4711.none.1.77.9 sleep 60 & left=$!; "
     start += 'until processes_left 1 | grep .; do :; done; echo "$left"; kill "$left"; wait; processes_left 1'
     found, left = bash(start).out.split()
     assert found == left
-    assert_dies(bash(begin.replace("mkdir run/logs/1; ", "") + "yield_to 1"), "folder-in-use", "job 4711 ")
+    assert_dies(
+        bash(begin.replace("mkdir run/logs/1; ", "") + "refuse_running_attempt 1"), "folder-in-use", "job 4711 "
+    )
     assert [path.name for path in (place / "run" / "logs").iterdir()] == ["1"]

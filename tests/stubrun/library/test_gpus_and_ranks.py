@@ -50,8 +50,8 @@ def test_plan_ranks(bash, given, ranks, idle):
         ("nnodes=2 SLIPWAY_RANKS_PER_NODE=2 SLIPWAY_SCRIPT=mine.py gpus_per_node=4", [2, 4, 2, 2, 4, 1, 4]),
     ],
 )
-def test_note_idle_gpus(bash, given, said):
-    code, _, err = bash(f"gpus_per_node=2 {given}; plan_ranks; note_idle_gpus 2>/dev/null")
+def test_log_idle_gpus(bash, given, said):
+    code, _, err = bash(f"gpus_per_node=2 {given}; plan_ranks; log_idle_gpus 2>/dev/null")
     assert (code, slugs(err), numbers(err)) == (0, ["idle-gpus"] * bool(said), said)
     assert err.count("\n") == bool(said)
     assert not said or f"SLIPWAY_RANKS_PER_NODE={said[2]} " in err
@@ -111,7 +111,7 @@ def test_ranks_that_have_their_gpus(bash):
     ],
 )
 def test_the_smallest_node_decides_for_all_nodes(bash, settings, counts, least):
-    code, out, err = bash(f'{settings}level_gpus {counts}; echo "$gpus_per_node"')
+    code, out, err = bash(f'{settings}use_smallest_gpu_count {counts}; echo "$gpus_per_node"')
     assert (code, out) == (0, f"{least}\n")
     assert slugs(err) == ["idle-gpus"] * (len({*counts.split()}) > 1)
 
@@ -127,4 +127,6 @@ def test_the_smallest_node_decides_for_all_nodes(bash, settings, counts, least):
     ],
 )
 def test_nodes_with_too_different_numbers_of_gpus(bash, settings, counts):
-    assert_dies(bash(f"{settings}level_gpus {counts}"), "uneven-gpus", *counts.split(), "SLIPWAY_RANKS_PER_NODE")
+    assert_dies(
+        bash(f"{settings}use_smallest_gpu_count {counts}"), "uneven-gpus", *counts.split(), "SLIPWAY_RANKS_PER_NODE"
+    )

@@ -6,7 +6,7 @@ import pytest
 
 from bash_library import LIB
 
-WATCH = "healthy_nodes=(n1 n2 n3) SLIPWAY_SPARES=1 SLIPWAY_SHRINK=0; watch_over_job"
+WATCH = "healthy_nodes=(n1 n2 n3) SLIPWAY_SPARES=1 SLIPWAY_SHRINK=0; start_guard"
 
 
 @pytest.mark.parametrize(
@@ -17,26 +17,26 @@ WATCH = "healthy_nodes=(n1 n2 n3) SLIPWAY_SPARES=1 SLIPWAY_SHRINK=0; watch_over_
     ],
 )
 def test_it_runs_on_another_node_than_the_script(bash, before, first, guard, command):
-    show = "; sleep 0.5; ls run/.heart.4711; kill -0 $guard; end_guard; sleep 0.2; cat steps; ls -A run"
+    show = "; sleep 0.5; ls run/.heartbeat.4711; kill -0 $guard; stop_guard; sleep 0.2; cat steps; ls -A run"
     srun = {"srun": 'echo "$*" >>steps; exec sleep 53'}
     heart, step, *left = bash(before + WATCH + show, SLURMD_NODENAME=first, programs=srun).out.splitlines()
-    assert (heart, left) == ("run/.heart.4711", ["logs"])
+    assert (heart, left) == ("run/.heartbeat.4711", ["logs"])
     assert f"--nodelist={guard} sh" in step
     assert re.search(rf" 4711 /.*/run/requeues 1 {command}$", step)
 
 
 @pytest.mark.parametrize("scheduler", ["slurm", "pbs"])
 def test_without_a_spare_node_there_is_none(bash, scheduler):
-    code = "SLIPWAY_SHRINK=0; watch_over_job; echo ${guard:-none}; end_guard"
+    code = "SLIPWAY_SHRINK=0; start_guard; echo ${guard:-none}; stop_guard"
     assert bash(code, scheduler=scheduler)[:2] == (0, "none\n")
 
 
 @pytest.mark.slow
 def test_the_sign_of_life_does_not_come_back(bash):
-    look = "ls run/.heart.4711 2>/dev/null || echo gone"
-    code = f"{WATCH}; {look}; end_guard; sleep 11; {look}; watch_over_job; {look}; end_guard; {look}"
+    look = "ls run/.heartbeat.4711 2>/dev/null || echo gone"
+    code = f"{WATCH}; {look}; stop_guard; sleep 11; {look}; start_guard; {look}; stop_guard; {look}"
     out = bash(code, SLURMD_NODENAME="n1", programs={"srun": "exec sleep 53"}).out
-    assert out.splitlines() == ["run/.heart.4711", "gone"] * 2
+    assert out.splitlines() == ["run/.heartbeat.4711", "gone"] * 2
 
 
 GUARD = f"""

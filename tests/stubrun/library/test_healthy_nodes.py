@@ -71,24 +71,27 @@ def test_a_node_is_asked_twice(bash, before, node, out):
 # once: nodes that had not answered when the time limit came were lost
 def test_a_signal_meanwhile_says_nothing_of_nodes(bash):
     srun = {"srun": f'[[ "$*" != *n2* ]] || {{ kill -USR1 "$SCRIPT"; sleep 0.5; }}; {SRUN}'}
-    code = f"export SCRIPT=$$ SLURM_JOB_ID=7; end_old_ranks() {{ :; }}; {DOWN}plan_restart || echo no; "
-    code, out, err = bash(f'{code}echo "${{lost_nodes[*]}}/${{go_on:-}}"', programs=srun)
+    code = f"export SCRIPT=$$ SLURM_JOB_ID=7; terminate_leftover_ranks() {{ :; }}; {DOWN}plan_restart || echo no; "
+    code, out, err = bash(f'{code}echo "${{lost_nodes[*]}}/${{requeue_reason:-}}"', programs=srun)
     assert (code, out, slugs(err)) == (0, "no\n/\n", ["no-restart"])
 
 
 ANSWERS = 'printf "%s\n" "a banner" "n2 is gone" "n10" "n3 DOWN*" n1 >run/logs/2/answers; silent=(n1 n2 n3); '
-ASK = "SLIPWAY_PROBE_SECONDS=0.2; ask_scheduler"
+ASK = "SLIPWAY_PROBE_SECONDS=0.2; query_scheduler"
 
 
 @pytest.mark.parametrize(
     ("code", "out"),
     [
         (
-            f'{ANSWERS}found=(); sort_out found; echo "${{found[*]}} / ${{silent[*]}} / ${{node_states[n3]}}"',
+            (
+                f"{ANSWERS}found=(); move_answered_nodes found; "
+                'echo "${found[*]} / ${silent[*]} / ${node_states[n3]}"'
+            ),
             "n1 n3 / n2 / DOWN*",
         ),
-        ("run_recorded log true && run_recorded log false && echo yes", "yes"),
-        ("cancelled=1; run_recorded log true || echo no", "no"),
+        ("run_to_file log true && run_to_file log false && echo yes", "yes"),
+        ("cancelled=1; run_to_file log true || echo no", "no"),
         (f"{ASK} sleep 0.4 && echo yes || echo $?", "yes"),
         (f"{ASK} sleep 9 && echo yes || echo $?", "124"),
         (f"{ASK} sh -c 'exit 7' && echo yes || echo $?", "7"),

@@ -21,7 +21,7 @@ def test_run_step(bash):
     run += "cat run/logs/2/{code,stderr.log}"
     code, out, err = bash(run)
     assert (code, out) == (0, "3 0\n3\nsaid\n")
-    assert err == bash("note_ranks")[2] + "said\n"
+    assert err == bash("log_ranks")[2] + "said\n"
 
 
 def test_the_exit_code_is_the_step_s_whatever_signals_arrive(bash):
@@ -116,29 +116,32 @@ def test_keep_ends_sh_writes_again_as_soon_as_it_can(place):
     assert file.read_bytes().endswith(b"x\nlast\n")
 
 
-def test_copy_errors_is_left_to_a_process_that_outlives_the_launch(bash, place):
+def test_copy_stderr_is_left_to_a_process_that_outlives_the_launch(bash, place):
     """What such a process says later is kept, and what others take for the script's life is closed."""
     run = "exec {watcher}> >(cat >/dev/null; echo >over); reader=$!; "
     run += "step() { { until [ -e over ]; do sleep 0.1; done; echo two >&2; } & echo one >&2; }; "
-    run += "launch_once step >/dev/null 2>&1; cat run/logs/2/stderr.log; exec {watcher}>&-; until_ended $reader"
+    run += "launch_once step >/dev/null 2>&1; cat run/logs/2/stderr.log; exec {watcher}>&-; wait_for_process $reader"
     assert bash(run)[:2] == (0, "one\n")
     wait_until(lambda: (place / "run" / "logs" / "2" / "stderr.log").read_text() == "one\ntwo\n")
 
 
-def test_copy_errors_outlives_the_script(bash, place):
-    run = "abandon_launch() { :; }; step() { echo one >&2; kill -KILL $$; sleep 0.1; echo two >&2; }; "
+def test_copy_stderr_outlives_the_script(bash, place):
+    run = "kill_stuck_launcher() { :; }; step() { echo one >&2; kill -KILL $$; sleep 0.1; echo two >&2; }; "
     assert bash(f"{run}launch_once step")[0] == -signal.SIGKILL
     wait_until(lambda: (place / "run" / "logs" / "2" / "stderr.log").read_text() == "one\ntwo\n")
 
 
-COUNT = 'sleep() { slept+=($1); }; env sleep 59 & wait_for_copy $!; kill $!; echo "${slept[@]: -4} ${#slept[@]}"'
-LIVES = "close_descriptors; sleep 0 & wait_for_copy $!; launch_lives() { :; }; sleep 59 & wait_for_copy $!; kill $!"
+COUNT = 'sleep() { slept+=($1); }; env sleep 59 & wait_for_stderr_copy $!; kill $!; echo "${slept[@]: -4} ${#slept[@]}"'
+LIVES = (
+    "close_descriptors; sleep 0 & wait_for_stderr_copy $!; "
+    "launch_runs() { :; }; sleep 59 & wait_for_stderr_copy $!; kill $!"
+)
 
 
 @pytest.mark.parametrize(
     ("code", "out"),
     [
-        ('copy_errors said <<<"one" 2>&1; cat said', "one\none\n"),
+        ('copy_stderr said <<<"one" 2>&1; cat said', "one\none\n"),
         (LIVES, ""),
         (COUNT, "1 1 1 1 80\n"),
         # once: 31 s, and SIGKILL comes 30 s after the SIGTERM of scancel
@@ -154,7 +157,7 @@ def test_the_copy_is_waited_for(bash, code, out):
 @pytest.mark.parametrize("call", ["launch_once step", "start_server 9 x.py"])
 def test_nothing_that_outlives_the_script_holds_its_sign_of_life(bash, place, call):
     look = "for _ in {1..80}; do [ ! -e over ] || exec touch seen; sleep 0.05; done"
-    run = f"exec {{heart}}> >(cat >/dev/null; echo >over); step() {{ kill -KILL $$; {look}; }}; "
+    run = f"exec {{heartbeat}}> >(cat >/dev/null; echo >over); step() {{ kill -KILL $$; {look}; }}; "
     python = {"python3": f'{ANSWER}answer "$2" x; echo; {look}'}
     assert bash(f"exec >out 2>&1; {run}{call}; kill -KILL $$", programs=python).code == -signal.SIGKILL
     wait_until((place / "seen").exists)
@@ -163,7 +166,7 @@ def test_nothing_that_outlives_the_script_holds_its_sign_of_life(bash, place, ca
 # once: the first launch's copy went on into the second one's file
 def test_messages_of_a_launch_whose_port_was_taken_are_not_those_of_the_next_one(bash):
     first = 'echo "port: 1, x: EADDRINUSE" >&2; { until [ -e go ]; do sleep 0.05; done; echo old >&2; } & exit 1'
-    run = "wait_for_copy() { sleep 0.2; }; MASTER_PORT=1 BACKEND=ddp port_is_given=''; "
+    run = "wait_for_stderr_copy() { sleep 0.2; }; MASTER_PORT=1 BACKEND=ddp port_is_given=''; "
     run += f"step() {{ mkdir once 2>/dev/null || {{ touch go; sleep 0.3; echo new >&2; exit 3; }}; {first}; }}; "
     code, out, err = bash(f'{run}run_step step; echo "$code"; cat run/logs/2/stderr.log')
     assert (code, out) == (0, "3\nnew\n")

@@ -17,13 +17,19 @@ MPIRUN = {"mpirun": 'printf "%s\\n" "$@"'}
         ("(local_each_node 1 sleep 9) || echo $?", "124\n"),
         ("local_node 0 5 echo 'a b'", "a b\n"),
         ("(local_node 0 1 sleep 9) || echo $?", "124\n"),
-        ("launcher=local; (ask_nodes 5 n3 n4) | sort", "n3\nn4\n"),
-        ("launcher=srun; (ask_nodes 5 n3 n4) | sort", "n3\nn4\n"),
+        ("launcher=local; (probe_nodes 5 n3 n4) | sort", "n3\nn4\n"),
+        ("launcher=srun; (probe_nodes 5 n3 n4) | sort", "n3\nn4\n"),
         ("launcher=local; (node_answers 1 5)", "n2\n"),
         ("launcher=srun; (node_answers 1 5)", "n2\n"),
         ("at() { echo \"$*\"; }; nodes=(a b c); for_each_node together at 'x  y' | sort", "0 x  y\n1 x  y\n2 x  y\n"),
-        ("sleep 0.1 & a=$!; (exit 4) & until_nodes_end together $a $! || echo $?", "4\n"),
-        ("until_nodes_end apart; end_nodes 999999999; sleep 20 & end_nodes $!; wait $! || echo $?", "143\n"),
+        ("sleep 0.1 & a=$!; (exit 4) & wait_for_nodes together $a $! || echo $?", "4\n"),
+        (
+            (
+                "wait_for_nodes apart; terminate_node_processes 999999999; "
+                "sleep 20 & terminate_node_processes $!; wait $! || echo $?"
+            ),
+            "143\n",
+        ),
     ],
 )
 def test_steps_on_this_machine_and_on_each_node(bash, code, out):
@@ -37,15 +43,15 @@ def test_mpirun_starts_one_process_on_each_node(bash):
     assert "SLURM_X" not in out
 
 
-LEAVE_OUT = "mpirun=(mpirun --hostfile all -x A); leave_nodes_out; echo ${mpirun[*]} ${SLURM_JOB_NODELIST:-}"
+LEAVE_OUT = "mpirun=(mpirun --hostfile all -x A); exclude_nodes; echo ${mpirun[*]} ${SLURM_JOB_NODELIST:-}"
 
 
 @pytest.mark.parametrize(
     ("code", "out"),
     [
         ("(mpirun_node 1 5 echo 'a  b') | tr '\\n' ' '", ".* --host n2:2 .* -n 1 echo a  b "),
-        ("gpu_options=(--gres=gpu:2); (use_mpirun; echo ${SLURM_GPUS_PER_NODE:-none})", "2\n"),
-        ("gpu_options=(); (use_mpirun; echo ${SLURM_GPUS_PER_NODE:-none})", "none\n"),
+        ("gpu_options=(--gres=gpu:2); (set_mpirun; echo ${SLURM_GPUS_PER_NODE:-none})", "2\n"),
+        ("gpu_options=(); (set_mpirun; echo ${SLURM_GPUS_PER_NODE:-none})", "none\n"),
         (LEAVE_OUT, "mpirun -x A --host n1:2,n2:2\n"),
         (f"SLURM_JOB_ID=7; {LEAVE_OUT}", "mpirun -x A --host n1:2,n2:2 n1,n2\n"),
     ],
@@ -55,7 +61,7 @@ def test_words_and_variables_of_mpirun(bash, code, out):
 
 
 def test_mpirun_that_is_missing(bash):
-    assert_dies(bash("PATH=/nowhere; use_mpirun --hostfile f"), "no-mpi", "mpirun")
+    assert_dies(bash("PATH=/nowhere; set_mpirun --hostfile f"), "no-mpi", "mpirun")
 
 
 # once: HOSTNAME and TMPDIR of the first node went to all
@@ -64,7 +70,7 @@ def test_mpirun_that_is_missing(bash):
     ("call", "line"),
     [
         ("(mpirun_each_node 5 true)", "{}"),
-        ("(keep_to_this_node; env)", "{}=.*"),
+        ("(unset_local_variables; env)", "{}=.*"),
         ("remote_script 0 true", "declare -x {}=.*"),
     ],
 )
@@ -80,7 +86,7 @@ def test_mpirun_itself_keeps_them(bash):
     assert {f"{name}={value}" for name, value in env.items()} <= {*inherited}
 
 
-@pytest.mark.parametrize("call", ["use_mpirun", "check_mpi mpirun --version", "refuse_root"])
+@pytest.mark.parametrize("call", ["set_mpirun", "check_mpi mpirun --version", "refuse_root"])
 @pytest.mark.parametrize(
     ("options", "env", "refused"),
     [
@@ -114,11 +120,11 @@ OUTPUT_OF_LAUNCHERS = (
 
 @pytest.mark.parametrize(("said", "refused"), OUTPUT_OF_LAUNCHERS)
 def test_whether_a_launcher_refuses_what_it_was_told(bash, said, refused):
-    show = "note_refusal; cat run/logs/2/cause 2>/dev/null || echo none"
+    show = "record_launcher_refusal; cat run/logs/2/cause 2>/dev/null || echo none"
     cause = bash(f"printf '%s\\n' \"$1\" >run/logs/2/stderr.log; {show}", said).out
     assert cause.startswith("78 launch-refused: ") if refused else cause == "none\n"
     assert cause[:-1].isprintable()
-    assert bash(f"leave_cause stopped-early x; {show}").out == "75 stopped-early: x\n"
+    assert bash(f"write_cause stopped-early x; {show}").out == "75 stopped-early: x\n"
 
 
 class TestSsh:

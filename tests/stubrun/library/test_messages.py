@@ -13,14 +13,14 @@ from messages import slugs
 @pytest.mark.parametrize(
     ("code", "ended"),
     [
-        ("note 'a  b' c", (0, "", "x.job: a  b c\n")),
+        ("log 'a  b' c", (0, "", "x.job: a  b c\n")),
         ("error no-gpu x && echo 7", (0, "7\n", "x.job: error[no-gpu]: x\n")),
         ('warn node-lost y z; echo "$last_note"', (0, "warning[node-lost]: y z\n", "x.job: warning[node-lost]: y z\n")),
         ("die no-gpu x  'y  z'; echo no", (78, "", "x.job: error[no-gpu]: x y  z\n")),
         ("die stopped-early x", (75, "", "x.job: error[stopped-early]: x\n")),
-        ("before_launch stopped-early 'a b'", (75, "", "x.job: error[stopped-early]: a b\n")),
-        ("report 'no-data: x: y'", (0, "", "x.job: error[no-data]: x: y\n")),
-        ("report 'x y'", (0, "", "x.job: error[rank-failed]: x y\n")),
+        ("abort_before_launch stopped-early 'a b'", (75, "", "x.job: error[stopped-early]: a b\n")),
+        ("log_reason 'no-data: x: y'", (0, "", "x.job: error[no-data]: x: y\n")),
+        ("log_reason 'x y'", (0, "", "x.job: error[rank-failed]: x y\n")),
     ],
 )
 def test_messages_and_the_exit_codes_of_errors(bash, code, ended):

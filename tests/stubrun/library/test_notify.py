@@ -8,15 +8,17 @@ from bash_library import assert_ended
 from messages import numbers
 
 
-def test_note_launch_and_note_end(bash, place):
-    out = bash("spare_nodes=(n3); began_at=12.5; note_launch; note_end; echo $began_at; now")[1].split()
+def test_record_launch_start_and_record_attempt_end(bash, place):
+    out = bash(
+        "spare_nodes=(n3); began_at=12.5; record_launch_start; record_attempt_end; echo $began_at; epoch_seconds"
+    )[1].split()
     lines = [json.loads(line) for line in (place / "run" / "goodput.jsonl").read_text().splitlines()]
     assert lines == [{"attempt": 2, "began": 12.5, "nodes": 2, "spares": 1}, {"attempt": 2, "ended": float(out[0])}]
     assert 0 <= float(out[1]) - float(out[0]) < 60
 
 
-def test_note_time_on_a_full_disk(bash):
-    assert bash("RUN_DIR=/nowhere; note_time '%s' 1; echo on")[1] == "on\n"
+def test_append_goodput_on_a_full_disk(bash):
+    assert bash("RUN_DIR=/nowhere; append_goodput '%s' 1; echo on")[1] == "on\n"
 
 
 TELL = """
@@ -24,7 +26,7 @@ printf '#!/bin/sh\\n%s\\n' "$1" >told
 chmod +x told
 SLIPWAY_NOTIFY=$PWD/told
 check_notify
-note hello
+log hello
 notify_of_end 3
 cat run/logs/2/notify.log"""
 

@@ -18,7 +18,7 @@ STUCK = "srun: launch/slurm: _step_signal: Terminating StepId=1.0"
 )
 def test_a_launcher_that_hangs_after_its_step_is_ended(bash, said, end, out):
     clock = 'reads=0; read() { ((++reads < 20)) || { echo hung; exit; }; }; warn() { echo "$1"; }; '
-    code = f"echo {said} >run/logs/2/stderr.log; {clock}sleep 52 >log 2>&1 & (abandon_launch $!); {end}"
+    code = f"echo {said} >run/logs/2/stderr.log; {clock}sleep 52 >log 2>&1 & (kill_stuck_launcher $!); {end}"
     assert bash(code).out == out
 
 
@@ -27,19 +27,22 @@ def test_old_steps_of_this_run_are_ended(bash, interactive):
     others = "7.batch batch", "7.extern extern", "7.0 slipway-guard", "7.2 bash", "7.3 slipway-scratch", "7.4 step"
     others += "7.5 slipway-step-1", "7.6 slipway-step"  # another run in this job
     programs = {"squeue": shlex.join(["printf", "%s\n", *others, "7.1 slipway-step-2"]), "scancel": 'echo "$*"'}
-    code = f"interactive={interactive} SLURM_JOB_ID=7 run_mark=2; end_old_steps >killed; wait; echo $SLURM_OVERLAP"
+    code = (
+        f"interactive={interactive} SLURM_JOB_ID=7 run_mark=2; cancel_leftover_steps >killed; wait; echo $SLURM_OVERLAP"
+    )
     assert bash(f"{code}; cat killed", programs=programs).out == "1\n--signal=KILL 7.1\n"
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "code"), [("pbs", "end_old_steps"), ("pbs", "end_old_ranks"), ("slurm", "end_earlier_ranks")]
+    ("scheduler", "code"),
+    [("pbs", "cancel_leftover_steps"), ("pbs", "terminate_leftover_ranks"), ("slurm", "terminate_earlier_ranks")],
 )
 def test_where_nothing_can_be_left(bash, scheduler, code):
     assert bash(code, scheduler=scheduler)[:2] == (0, "")
 
 
-@pytest.mark.parametrize("call", ["end_old_ranks", "SLIPWAY_MAX_RESTARTS=0; plan_restart || :"])
-def test_end_old_ranks(bash, stub, call):
+@pytest.mark.parametrize("call", ["terminate_leftover_ranks", "SLIPWAY_MAX_RESTARTS=0; plan_restart || :"])
+def test_terminate_leftover_ranks(bash, stub, call):
     stub("mpirun", MPIRUN)
     code = f"""
     launcher=mpirun
@@ -59,7 +62,7 @@ def test_end_old_ranks(bash, stub, call):
 @pytest.mark.parametrize(
     ("before", "ended"), [("pbs $job_id", True), ("pbs ${job_id}0", False), ("slurm $job_id", False)]
 )
-def test_end_earlier_ranks(bash, stub, before, ended):
+def test_terminate_earlier_ranks(bash, stub, before, ended):
     """Of this very job and run alone; and of no job whose number begins with its number."""
     stub("mpirun", MPIRUN)
     code = f"""
@@ -71,7 +74,7 @@ def test_end_earlier_ranks(bash, stub, before, ended):
     SLIPWAY_LAUNCH=${{job_id}}0.ab.1.99.5 sleep 58 & other=$!
     SLIPWAY_LAUNCH=$job_id.ba.1.99.5 sleep 58 & beside=$!
     healthy_nodes=(n1) allocation=(n1)
-    end_earlier_ranks
+    terminate_earlier_ranks
     kill -0 $other && kill -0 $beside && kill $other $beside
     kill $old 2>/dev/null || :
     wait $old || echo $?
@@ -79,8 +82,8 @@ def test_end_earlier_ranks(bash, stub, before, ended):
     assert bash(code, scheduler="pbs")[:2] == (0, f"{137 if ended else 143}\n")
 
 
-def test_end_ranks(bash, stub):
+def test_terminate_ranks(bash, stub):
     stub("mpirun", "exit 1")
-    calls = "launcher=mpirun; end_ranks a.b; (nodes=(n1); end_ranks_of_node 0 a) || echo no"
+    calls = "launcher=mpirun; terminate_ranks a.b; (nodes=(n1); terminate_ranks_on_node 0 a) || echo no"
     code, out, err = bash(f"source '{LIB}/mpirun.bash'; {calls}", scheduler="pbs")
     assert (code, out, slugs(err)) == (0, "no\n", ["old-ranks"])

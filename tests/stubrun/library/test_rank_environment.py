@@ -18,15 +18,15 @@ COMMON = {"OMP_NUM_THREADS": "4", "DEVICES_PER_RANK": "1", "TRITON_CACHE_DIR": "
 RANK = {"DATA": "a b", "TRAINER_WORLD_SIZE": "4", "TRAINER_ATTEMPT": "2", "GPUS_PER_NODE": "2", "CPUS_PER_RANK": "4"}
 
 
-def test_set_rank_environment(bash):
-    env = environment(bash, "scratch=/s data='a b'; set_rank_environment", PYTHONPATH="/x", PYTHONSTARTUP="/y")
+def test_export_rank_environment(bash):
+    env = environment(bash, "scratch=/s data='a b'; export_rank_environment", PYTHONPATH="/x", PYTHONSTARTUP="/y")
     assert (COMMON | RANK | {"TORCHINDUCTOR_CACHE_DIR": "/s/inductor"}).items() <= env.items()
     assert not {"PYTHONPATH", "PYTHONSTARTUP", "TRAINER_BOUND_GPUS"} & env.keys()
 
 
-def test_set_environment(bash):
+def test_export_job_environment(bash):
     """A shell gets no plan of ranks, by which a torchrun that is started in it would be refused."""
-    env = environment(bash, "scratch=/s; set_environment")
+    env = environment(bash, "scratch=/s; export_job_environment")
     assert (COMMON | {"TMPDIR": "/s"}).items() <= env.items()
     assert [name for name in env if name.startswith("TRAINER_") or name == "RUN_DIR"] == []
 
@@ -34,11 +34,13 @@ def test_set_environment(bash):
 # once: a folder of the submission, or of the first node's prolog, was exported to ranks that do not see it
 @pytest.mark.parametrize("folder", ["/gone", "$PWD/disk", "/a,b:c"])
 def test_temporary_files_go_to_the_folder_that_each_node_has(bash, folder):
-    code, out, err = bash(f"export TMPDIR={folder}; scratch=/s; set_environment; sh -c 'echo \"$TMPDIR\"'")
+    code, out, err = bash(f"export TMPDIR={folder}; scratch=/s; export_job_environment; sh -c 'echo \"$TMPDIR\"'")
     assert (code, out, err.count("\n")) == (0, "/s\n", 1)
 
 
-BOUND = "scratch=/s devices_per_rank=2 bound_backends=(horovod); set_rank_environment; echo ${TRAINER_BOUND_GPUS-none}"
+BOUND = (
+    "scratch=/s devices_per_rank=2 bound_backends=(horovod); export_rank_environment; echo ${TRAINER_BOUND_GPUS-none}"
+)
 
 
 @pytest.mark.parametrize(
@@ -73,9 +75,9 @@ def test_variables_of_some_ranks(bash, code, out):
         ("nodes=(a1 a2 a3 a4 a5 a6 a7 a8 a9) nnodes=9", 9, "(a1, a2, a3, a4, a5, a6, a7, a8, ...)", ""),
     ],
 )
-def test_note_ranks(bash, given, count, named, address):
+def test_log_ranks(bash, given, count, named, address):
     meet = "MASTER_ADDR=10.0.0.1 MASTER_PORT=4444 HOROVOD_GLOO_RENDEZVOUS_PORT=5555"
-    code, out, err = bash(f"{meet} {given}; note_ranks")
+    code, out, err = bash(f"{meet} {given}; log_ranks")
     before, found, after = err.partition(named)
     assert (code, out, err.count("\n"), numbers(before), found) == (0, "", 1, [4, 2, count], named)
     assert re.findall(r"[\d.]+:\d+", after) == ([address] if address else [])

@@ -14,7 +14,7 @@ SERVER = "; echo; exec sleep 600 >/dev/null 2>&1"
 ADDRESSES = "echo '10.0.0.1 STREAM n1'; echo '10.0.0.1 DGRAM'; echo 10.0.0.2 STREAM"
 LOOPBACK = "echo '127.0.1.1 STREAM n1'"
 CHOSEN = f'{ADDRESS_ANSWER}answer "$2" address "$7" "$4"{SERVER}'
-SHOW = """choose_rendezvous >/dev/null; end_server; echo "$MASTER_ADDR ${TRAINER_MEETING-none}"; cat "$HOME/asked" """
+SHOW = """choose_rendezvous >/dev/null; stop_server; echo "$MASTER_ADDR ${TRAINER_MEETING-none}"; cat "$HOME/asked" """
 
 
 @pytest.mark.parametrize(
@@ -27,19 +27,19 @@ SHOW = """choose_rendezvous >/dev/null; end_server; echo "$MASTER_ADDR ${TRAINER
         (f"nnodes=1; {SHOW}", ADDRESSES, {}, "10.0.0.1 none\n"),
         (f"nnodes=1; {SHOW}", LOOPBACK, {}, "127.0.1.1 none\n"),
         # a restart looks for it again
-        ("given_address=10.0.0.8; find_master; echo $MASTER_ADDR", ADDRESSES, {}, "10.0.0.8\n"),
-        ("restarts=1; no_master why || echo on", ADDRESSES, {}, "on\n"),
+        ("given_address=10.0.0.8; find_master_address; echo $MASTER_ADDR", ADDRESSES, {}, "10.0.0.8\n"),
+        ("restarts=1; fail_without_master why || echo on", ADDRESSES, {}, "on\n"),
     ],
 )
 def test_the_address_is_chosen_on_the_head_node_unless_it_is_set(bash, code, getent, env, out):
     done = bash(code, programs={"getent": getent, "python3": CHOSEN}, **env)
     assert re.sub("[0-9a-f]{16}", "T", done.out) == out
-    assert ("no-master-address" in slugs(done.err)) == ("no_master" in code)
+    assert ("no-master-address" in slugs(done.err)) == ("fail_without_master" in code)
 
 
 def test_a_restart_looks_for_the_address_again(bash):
     programs = {"getent": ADDRESSES, "python3": f'{ADDRESS_ANSWER}answer "$2" address "$7"'}
-    assert bash("given_address=; find_master; echo $MASTER_ADDR", programs=programs).out == "10.0.0.1\n"
+    assert bash("given_address=; find_master_address; echo $MASTER_ADDR", programs=programs).out == "10.0.0.1\n"
 
 
 @pytest.mark.parametrize(
@@ -48,9 +48,9 @@ def test_a_restart_looks_for_the_address_again(bash):
         ("choose_rendezvous", LOOPBACK, ["n1", "127.0.1.1", "MASTER_ADDR"]),
         ("choose_rendezvous", "exit 2", ["n1", "MASTER_ADDR"]),
         ("choose_rendezvous", "exit 0", ["n1", "MASTER_ADDR"]),
-        ("export_meeting x y", ADDRESSES, ["n1", "MASTER_ADDR"]),
+        ("export_probe_address x y", ADDRESSES, ["n1", "MASTER_ADDR"]),
         ("choose_address 127.0.0.1 ::1", ADDRESSES, ["n1", "MASTER_ADDR"]),
-        ("no_master why", ADDRESSES, ["why"]),
+        ("fail_without_master why", ADDRESSES, ["why"]),
     ],
 )
 def test_a_head_node_without_an_address(bash, code, getent, values):
@@ -70,7 +70,7 @@ def test_a_head_node_without_an_address(bash, code, getent, values):
 )
 def test_an_answer_that_is_no_address(bash, said, slug, values):
     programs = {"getent": "echo 10.0.0.1 STREAM n1", "python3": f'{ADDRESS_ANSWER}answer "$2" {said}{SERVER}'}
-    done = bash("trap end_server EXIT; choose_rendezvous >/dev/null; echo on", programs=programs)
+    done = bash("trap stop_server EXIT; choose_rendezvous >/dev/null; echo on", programs=programs)
     assert done.code == 78
     assert_error(done.err, slug, *values)
 
@@ -111,7 +111,7 @@ def test_choose_port_refuses_what_is_no_port(said, bash, stub, tmp_path):
 
 
 class TestHorovodServer:
-    START = "MASTER_ADDR=x; start_horovod_server >/dev/null; end_server; "
+    START = "MASTER_ADDR=x; start_horovod_server >/dev/null; stop_server; "
     OPEN = "BACKEND=horovod rendezvous=1 master_is_found=1 MASTER_ADDR=10.0.0.1; open_rendezvous >/dev/null; "
     ANSWERS = f'{ANSWER}answer "$2" 5555{SERVER}'
     PRINTS = "printf '\n== CUDA ==\n4\n'; head --bytes=100000 /dev/zero | tr '\\0' 4; "  # a pipe holds 64 KiB
@@ -121,7 +121,7 @@ class TestHorovodServer:
     @pytest.mark.parametrize(
         ("code", "python", "out"),
         [
-            (f'{OPEN}kill -0 "$server" && end_server; ls "$log_dir"; echo {PORT}', ANSWERS, "5555\n"),
+            (f'{OPEN}kill -0 "$server" && stop_server; ls "$log_dir"; echo {PORT}', ANSWERS, "5555\n"),
             ("open_rendezvous", "exit 1", ""),
             (f"{START}echo {SECONDS}", ANSWERS, "600\n"),  # Horovod's 30 s ended ranks that started later than others
             (f"export HOROVOD_GLOO_TIMEOUT_SECONDS=60; {START}echo {SECONDS}", ANSWERS, "60\n"),
@@ -142,7 +142,7 @@ class TestHorovodServer:
         ],
     )
     def test_one_that_does_not_start(self, bash, before, python):
-        start = "trap end_server EXIT; MASTER_ADDR=x; start_horovod_server >/dev/null; echo it waits for ever"
+        start = "trap stop_server EXIT; MASTER_ADDR=x; start_horovod_server >/dev/null; echo it waits for ever"
         ended = bash(before + start, programs={"python3": python})
         assert_dies(ended, "no-rendezvous", code=1)
         assert ended.out == ""

@@ -4,7 +4,7 @@ import pytest
 
 from messages import slugs
 
-AGAIN = 'again() { next_job=4712; }; continue_run chain 9; echo "still here"'
+AGAIN = 'resubmit() { next_job=4712; }; continue_run chain 9; echo "still here"'
 
 
 @pytest.mark.parametrize(
@@ -13,10 +13,10 @@ AGAIN = 'again() { next_job=4712; }; continue_run chain 9; echo "still here"'
         (AGAIN, (75, ""), "1 4711\n1 4712\n", ["requeued"]),
         # as often as allowed
         (f"echo 3 4711 >run/requeues; {AGAIN}", (0, "still here\n"), "3 4711\n", ["no-requeue"]),
-        ("again() { return 1; }; continue_run chain 9; echo on", (0, "on\n"), "1 4711\n",
+        ("resubmit() { return 1; }; continue_run chain 9; echo on", (0, "on\n"), "1 4711\n",
          ["requeued", "no-requeue"]),
         ("ln -s /dev/full run/requeues; continue_run chain 9; echo on", (0, "on\n"), None, ["no-requeue"]),
-        ("cancelled=1; again() { exit 99; }; continue_run requeue 9; echo on", (0, "on\n"), None, []),
+        ("cancelled=1; resubmit() { exit 99; }; continue_run requeue 9; echo on", (0, "on\n"), None, []),
     ],
     ids=["the next job is counted", "as often as allowed", "refused", "full disk", "cancelled"],
 )  # fmt: skip
@@ -27,7 +27,7 @@ def test_continue_run(bash, place, code, ended, requeues, said):  # noqa: PLR091
 
 
 def test_the_requeues_of_a_job_are_the_last_number_of_its_own(bash):
-    assert bash("printf '%s\n' '2 9' '08 4711' '3 4711' '9 x' >run/requeues; requeues_of_job").out == "3\n"
+    assert bash("printf '%s\n' '2 9' '08 4711' '3 4711' '9 x' >run/requeues; count_requeues").out == "3\n"
 
 
 @pytest.mark.parametrize(
@@ -44,8 +44,8 @@ def test_sigterm_before_the_library_was_read(bash, code, ended):
     assert bash(code).code == ended
 
 
-def test_take_names(bash):
-    show = 'declare -F take_names >/dev/null; echo "${scratch-none} $theirs ${taken_names[*]}"'
+def test_set_taken_names(bash):
+    show = 'declare -F set_taken_names >/dev/null; echo "${scratch-none} $theirs ${taken_names[*]}"'
     code = f'scratch=/x theirs=1 bash -c \'script_name=x lib=$1; . "$lib/job.bash"; {show}\' - "$lib"'
     assert bash(code)[1] == "none 1 scratch\n"
 
@@ -72,8 +72,14 @@ def test_a_stray_signal_is_known_by_its_moment(bash, code, env, stray):
 @pytest.mark.parametrize(
     ("code", "ended"),
     [
-        ("continue_run() { echo $1; }; continue_stray; SLIPWAY_MAX_REQUEUES=0; continue_stray", (0, "requeue\n")),
-        ("signal_is_stray() { return 1; }; stopped_before_launch", (75, "")),
+        (
+            (
+                "continue_run() { echo $1; }; requeue_after_stray_sigterm; "
+                "SLIPWAY_MAX_REQUEUES=0; requeue_after_stray_sigterm"
+            ),
+            (0, "requeue\n"),
+        ),
+        ("signal_is_stray() { return 1; }; handle_stop_before_launch", (75, "")),
     ],
 )
 def test_a_job_that_a_stray_signal_reached_is_requeued(bash, code, ended):
@@ -87,8 +93,8 @@ SAVED = "mkdir run/checkpoints; ln --symbolic step_00000009 run/checkpoints/late
     ("code", "nothing"),
     [("first_step=9", "yes"), ("first_step=8", "no"), ("first_step=9 SLIPWAY_SCRIPT=x", "no")],
 )
-def test_saved_nothing(bash, code, nothing):
-    assert bash(f"{SAVED}{code}; saved_nothing && echo yes || echo no").out == f"{nothing}\n"
+def test_attempt_saved_nothing(bash, code, nothing):
+    assert bash(f"{SAVED}{code}; attempt_saved_nothing && echo yes || echo no").out == f"{nothing}\n"
 
 
 @pytest.mark.parametrize(
@@ -105,10 +111,11 @@ def test_saved_nothing(bash, code, nothing):
     ],
 )
 def test_only_an_attempt_that_gained_a_step_is_continued(bash, given, gained):
-    calls = f"{SAVED}{given}; continue_run() {{ echo $1; }}; continue_gained chain; gained_step && echo yes || :"
+    calls = f"{SAVED}{given}; continue_run() {{ echo $1; }}; continue_after_progress chain; "
+    calls += "attempt_made_progress && echo yes || :"
     done = bash(calls)
     assert (done.code, done.out, slugs(done.err)) == (0, "chain\nyes\n" * gained, ["no-requeue"] * (not gained))
-    deaths = f"rm -r run/checkpoints; {SAVED}{given}; continue_after_death {{}}; echo ${{{{go_on:+yes}}}}"
+    deaths = f"rm -r run/checkpoints; {SAVED}{given}; plan_requeue_after_death {{}}; echo ${{{{requeue_reason:+yes}}}}"
     done = bash(deaths.format(0))
     assert (done.out, slugs(done.err)) == ("yes\n" if gained else "\n", ["no-restart"] * (not gained))
     assert bash(deaths.format(1))[1:] == ("yes\n", "")
@@ -123,10 +130,10 @@ REQUEUE = {
 @pytest.mark.parametrize(
     ("code", "env", "out", "asked"),
     [
-        ("again requeue", {}, "4711\n", "requeue 4711\n"),
-        ("again requeue", {"STUB": "1"}, "no\n", "requeue 4711\n"),
-        ("again requeue", {"STATE": "CANCELLED"}, "no\n", ""),
-        ("again requeue", {"STATE": ""}, "no\n", ""),  # no answer
+        ("resubmit requeue", {}, "4711\n", "requeue 4711\n"),
+        ("resubmit requeue", {"STUB": "1"}, "no\n", "requeue 4711\n"),
+        ("resubmit requeue", {"STATE": "CANCELLED"}, "no\n", ""),
+        ("resubmit requeue", {"STATE": ""}, "no\n", ""),  # no answer
         ("next_job=$(job_field JobState)", {}, "RUNNING\n", ""),
     ],
 )
@@ -140,7 +147,7 @@ def test_slurm_requeues_a_job_that_runs(bash, code, env, out, asked):
     [
         ("slurm", 'sbatch() { echo "$2"; }; eval "$(continue_command)"', "/"),
         ("pbs", "continue_command", "qsub "),
-        ("local", "again none || echo no; continue_command", "no\nbash "),
+        ("local", "resubmit none || echo no; continue_command", "no\nbash "),
     ],
 )
 def test_the_command_that_continues_the_run(bash, place, scheduler, code, begins):
@@ -170,7 +177,7 @@ def test_pbs_chains_a_job_in_the_environment_of_the_first_one(bash, place):
         "qstat": "echo '    queue = gpu'",
         "qsub": 'printf "%s\\n" "$@" >asked; env >env; echo 4712.head.x',
     }
-    run = 'export_variables MASTER_PORT=1; again chain && echo "$next_job"; grep --count MASTER_PORT env || :'
+    run = 'export_to_ranks MASTER_PORT=1; resubmit chain && echo "$next_job"; grep --count MASTER_PORT env || :'
     assert bash(run, scheduler="pbs", PBS_JOBID="1.h", programs=programs).out == "4712\n0\n"
     assert (place / "asked").read_text() == f"-W\ndepend=afterany:1.h\n-q\ngpu\n{place}/run/job.sh\n"
 
@@ -181,7 +188,7 @@ def test_pbs_chains_a_job_in_the_environment_of_the_first_one(bash, place):
 )
 def test_pbs_may_refuse_another_job(bash, method, program, out):
     programs = {"qstat": "echo '    queue = gpu'", "qsub": program, "qrerun": program}
-    assert bash(f"again {method} || echo no", scheduler="pbs", PBS_JOBID="1.h", programs=programs).out == out
+    assert bash(f"resubmit {method} || echo no", scheduler="pbs", PBS_JOBID="1.h", programs=programs).out == out
 
 
 TORQUE = r"""
@@ -193,7 +200,7 @@ TORQUE = r"""
     Resource_List.nodes = 2:ppn=4
     submit_args = -l nodes=2:ppn=4 -lmem=8gb x.pbs"""
 OPTIONS = "options_of_job; echo ${options[*]}"
-ASKED = "set +e; queue_of_submission; for name in mem me walltime nodect; do is_asked_for $name; echo $?; done"
+ASKED = "set +e; queue_of_submission; for name in mem me walltime nodect; do is_requested $name; echo $?; done"
 
 
 @pytest.mark.parametrize(

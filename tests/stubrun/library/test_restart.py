@@ -13,10 +13,10 @@ HELPER = "srun --overlap --nodes=1 --ntasks=1 --export=ALL --cpu-bind=none --gre
     ("scheduler", "code", "nodes"),
     [
         ("slurm", RESERVE, "3 a d / --export=ALL --nodelist=a,b,c / "),
-        ("slurm", f"{RESERVE}use_nodes b c d; use_nodes c d", f"2 c d / --export=ALL --nodelist=c,d / {HELPER}"),
-        ("slurm", f"{RESERVE}use_nodes a b c d", "4 a d / --export=ALL / "),
-        ("pbs", f"{RESERVE}use_nodes b c", "2 b d / --export=ALL / "),
-        ("local", f"{RESERVE}use_nodes b c", "2 b d / --export=ALL / "),
+        ("slurm", f"{RESERVE}set_nodes b c d; set_nodes c d", f"2 c d / --export=ALL --nodelist=c,d / {HELPER}"),
+        ("slurm", f"{RESERVE}set_nodes a b c d", "4 a d / --export=ALL / "),
+        ("pbs", f"{RESERVE}set_nodes b c", "2 b d / --export=ALL / "),
+        ("local", f"{RESERVE}set_nodes b c", "2 b d / --export=ALL / "),
     ],
 )
 def test_spare_nodes_are_reserved_and_used(bash, scheduler, code, nodes):
@@ -47,7 +47,7 @@ SLURM_SAID = (
     ],
 )
 def test_the_failed_node_is_that_of_the_first_signal(bash, said, node):
-    assert bash('failed_node <<<"$1" || echo none', said).out == f"{node}\n"
+    assert bash('find_failed_node <<<"$1" || echo none', said).out == f"{node}\n"
 
 
 RUN = """run_step() { echo "$1 $attempt"; code=$((attempt < 4)); [ $code = 1 ] || echo done 1 x >run/verdict.4; }
@@ -64,7 +64,7 @@ VERDICT = 'read_verdict; echo "<$state> ${step-} ${reason-}"'
         ("SLURM_JOB_ID=7 SLIPWAY_SPARES=1 lost_nodes=(); replace_lost_nodes || echo no", "no\n"),
         (COUNT.format("n2"), "2\n"),
         (COUNT.format("n9"), "\n"),
-        ("code=143; crashed || echo no", "no\n"),
+        ("code=143; launch_crashed || echo no", "no\n"),
         ("mkdir run/logs/5; begin_attempt 5; echo $attempt; cat run/logs/6/job", "6\nslurm 4711\n"),
         (RUN, "launch 2\nlaunch 3\nlaunch 4\n"),
         (
@@ -73,8 +73,8 @@ VERDICT = 'read_verdict; echo "<$state> ${step-} ${reason-}"'
         ),
         (VERDICT, "<>  \n"),
         (f"echo stopped 7 user asked >run/verdict.2; {VERDICT}", "<stopped> 7 user asked\n"),
-        (r"printf 'x\ntrainer: first\ntrainer: second\n' >run/logs/2/stderr.log; last_words", "trainer: second\n"),
-        ("last_words | grep --count .", "1\n"),
+        (r"printf 'x\ntrainer: first\ntrainer: second\n' >run/logs/2/stderr.log; last_log_line", "trainer: second\n"),
+        ("last_log_line | grep --count .", "1\n"),
     ],
     ids=[
         *("no node was lost", "no list of lost nodes", "failures of a node", "failure of a node of another job"),
@@ -124,19 +124,19 @@ SILENT = {"squeue": "exit 1"}
     ],
 )
 def test_nodes_of_the_next_attempt(bash, code, chosen):
-    show = 'use_chosen_nodes; echo "${nodes[*]} / ${spare_nodes[*]} / $world_size"'
+    show = 'activate_chosen_nodes; echo "${nodes[*]} / ${spare_nodes[*]} / $world_size"'
     assert bash(f"{code}; {show}", programs=SILENT).out == f"{chosen}\n"
 
 
 def test_too_few_nodes_for_another_attempt(bash):
-    code, out, err = bash(f"{FEW}planned_nodes=3; choose_nodes || echo no $go_on", programs=SILENT)
+    code, out, err = bash(f"{FEW}planned_nodes=3; choose_nodes || echo no $requeue_reason", programs=SILENT)
     assert (code, out.split()[0], numbers(out)) == (0, "no", [2, 3])
     assert_warning(err, "no-restart", "SLIPWAY_SPARES", "SLIPWAY_SHRINK=1")
     assert numbers(err)[:2] == [2, 3]
 
 
 def test_the_next_attempt_has_another_number_and_port(bash):
-    code = "chosen_nodes=(n1 n2); rendezvous=1 given_address=10.0.0.9 MASTER_PORT=24711; next_attempt; "
+    code = "chosen_nodes=(n1 n2); rendezvous=1 given_address=10.0.0.9 MASTER_PORT=24711; start_next_attempt; "
     code += 'port_is_given=1; open_rendezvous; echo "$attempt $restarts $first_port $TRAINER_ATTEMPT $MASTER_ADDR"'
     _, out, err = bash(code)
     assert out == "3 1 24712 3 10.0.0.9\n"
@@ -147,12 +147,12 @@ def test_the_next_attempt_has_another_number_and_port(bash):
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        ("lost_nodes=(a1 b2 c3) node_states=([b2]=DOWN [c3]=DRAINED); cause_of_death 2", ["b2 (DOWN)", "c3 (DRAINED)"]),
-        ("failed=n1; cause_of_death 0", ["n1", "/run/logs/2/stderr.log"]),
-        ("echo trainer: x >run/logs/2/stderr.log; cause_of_death 0", ["trainer: x"]),
+        ("lost_nodes=(a1 b2 c3) node_states=([b2]=DOWN [c3]=DRAINED); describe_death 2", ["b2 (DOWN)", "c3 (DRAINED)"]),
+        ("failed=n1; describe_death 0", ["n1", "/run/logs/2/stderr.log"]),
+        ("echo trainer: x >run/logs/2/stderr.log; describe_death 0", ["trainer: x"]),
     ],
 )
-def test_cause_of_death(bash, code, words):
+def test_describe_death(bash, code, words):
     said = bash(code).out
     assert_names(said, *words)
     assert "a1" not in said
@@ -197,4 +197,4 @@ def test_attempt_has_cause(bash, text, found):
     ],
 )
 def test_what_the_guard_of_the_attempt_before_has_said(bash, text, said):
-    assert messages(bash('mkdir run/logs/1; printf %s "$1" >run/logs/1/guard.log; note_guard 1', text).err) == said
+    assert messages(bash('mkdir run/logs/1; printf %s "$1" >run/logs/1/guard.log; log_guard_kill 1', text).err) == said

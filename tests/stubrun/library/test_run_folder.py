@@ -77,7 +77,7 @@ def test_only_the_run_folder_itself_is_private(bash, call, mode):
 def test_with_750_the_group_can_read_all_and_write_nothing(bash, place, umask, above):
     shutil.copytree(LIB, place / "lib", ignore=shutil.ignore_patterns("__pycache__"))
     (place / "me").write_text("#!/bin/bash\njob_id=1\nreadonly job_id\n")
-    open_it = f"umask {umask}; lib=$PWD/lib run_dir=new/a; open_run_folder 750; script_file=$PWD/me; keep_script"
+    open_it = f"umask {umask}; lib=$PWD/lib run_dir=new/a; open_run_folder 750; script_file=$PWD/me; save_job_script"
     begin = "rm -r run; touch c.toml; chmod 600 c.toml lib/*; "
     assert bash(f"{begin}{open_it}; echo $TRAINER_UMASK").out == "027\n"
     paths = [place / "new", *(place / "new" / "a").rglob("*")]
@@ -90,22 +90,22 @@ def test_with_750_the_group_can_read_all_and_write_nothing(bash, place, umask, a
 
 def test_the_library_is_kept_once(bash, place):
     kept = place / "run" / "lib"
-    assert bash('keep_library; echo "$lib"').out == f"{kept}\n"
+    assert bash('save_library; echo "$lib"').out == f"{kept}\n"
     copied = {path.name for path in kept.iterdir() if path.is_file()}
     assert copied == {".slipway-library", *(path.name for path in LIB.glob("*.*"))}
-    assert bash("touch run/job.sh run/lib/mark; keep_library; ls run/lib/mark")[:2] == (0, "run/lib/mark\n")
+    assert bash("touch run/job.sh run/lib/mark; save_library; ls run/lib/mark")[:2] == (0, "run/lib/mark\n")
 
 
 def test_another_job_that_begins_in_the_folder_has_the_same_library(bash, place):
-    assert bash("keep_library")[:2] == bash("keep_library")[:2] == (0, "")
+    assert bash("save_library")[:2] == bash("save_library")[:2] == (0, "")
     assert list((place / "run").glob(".lib.*")) == []
-    assert_dies(bash("copy_library() { return 1; }; keep_library"), "cannot-write", f"{place}/run/lib")
+    assert_dies(bash("copy_library() { return 1; }; save_library"), "cannot-write", f"{place}/run/lib")
 
 
 def test_the_script_is_kept_with_its_settings_and_arguments(bash, place):
     (place / "c.toml").write_text("a = 1\n")
     (place / "me").write_text("#!/bin/bash\njob_id=1\nreadonly job_id\necho rest\n")
-    keep = 'script_file=$PWD/me; keep_script "$@"; cat run/job.sh; [ -x run/job.sh ]'
+    keep = 'script_file=$PWD/me; save_job_script "$@"; cat run/job.sh; [ -x run/job.sh ]'
     code, out, err = bash(keep, "a b", "$(id)", SLIPWAY_DATA="x'y")
     assert code == 0, err
     assert out.startswith("#!/bin/bash\njob_id=1\nreadonly job_id\n# Kept settings (of job 4711)")
@@ -120,10 +120,10 @@ CACHE = 'cp -r "$lib" original; lib=$PWD/original; mkdir -p "$lib/__pycache__"; 
 @pytest.mark.parametrize(
     ("code", "ended"),
     [
-        ("kept_lines; kept_lines a | tail --lines=2 | grep --count 'Kept settings end'", 0),
+        ("saved_lines; saved_lines a | tail --lines=2 | grep --count 'Kept settings end'", 0),
         (f"{CACHE}; ls copy/stage.bash; ! ls copy/__pycache__", 0),
-        ('scratch=$PWD/disk; place_library; echo "$lib"; ls "$lib/stage.bash"', 0),
-        ("scratch=$PWD/none; place_library", 78),
+        ('scratch=$PWD/disk; copy_library_to_scratch; echo "$lib"; ls "$lib/stage.bash"', 0),
+        ("scratch=$PWD/none; copy_library_to_scratch", 78),
         ("SLIPWAY_OUTPUT=$PWD/new/runs; open_output_folder; ls new/runs", 0),
     ],
     ids=["settings", "no cache of Python", "library of a shell", "library that cannot be placed", "output"],
@@ -166,11 +166,12 @@ def test_a_folder_with_the_mark_of_a_run_may_hold_other_files(bash, mark, text):
         "mkfifo run/lock; ! holds_run",  # nothing waits for a FIFO
         """echo '{"started": "x", "host": "y", "world_size": 2}' >run/run.json; holds_run""",
         "echo '\"host\": 3' >run/run.json; first_line_has run/run.json host",
-        "is_foreign run/lib; ! is_kept_library run/lib",
-        "touch run/lib/.slipway-library; ! is_foreign run/lib; is_kept_library run/lib; ! is_foreign run/verdict.1",
-        "echo a >run/input.toml; echo a >c.toml; ! is_foreign run/input.toml",
-        "echo a >run/input.toml; echo 2 >c.toml; is_foreign run/input.toml",
-        "echo a >run/input.toml; echo 2 >c.toml; SLIPWAY_SCRIPT=x; ! is_foreign run/input.toml",  # it writes none
+        "is_foreign_file run/lib; ! is_saved_library run/lib",
+        ("touch run/lib/.slipway-library; ! is_foreign_file run/lib; is_saved_library run/lib; "
+        "! is_foreign_file run/verdict.1"),
+        "echo a >run/input.toml; echo a >c.toml; ! is_foreign_file run/input.toml",
+        "echo a >run/input.toml; echo 2 >c.toml; is_foreign_file run/input.toml",
+        "echo a >run/input.toml; echo 2 >c.toml; SLIPWAY_SCRIPT=x; ! is_foreign_file run/input.toml",  # it writes none
     ],
 )  # fmt: skip
 def test_whose_file_it_is(bash, code):
@@ -242,5 +243,5 @@ printf '%s\\n' 'fold 0' a/fold1 "$PWD/out" gone >run/sessions"""
         (SESSIONS, 4329),
     ],
 )
-def test_saved_step_is_the_sum_of_all_sessions(bash, saved, step):
-    assert bash(f"{SAVE}{saved}\nsaved_step").out == f"{step}\n"
+def test_resumable_step_is_the_sum_of_all_sessions(bash, saved, step):
+    assert bash(f"{SAVE}{saved}\nresumable_step").out == f"{step}\n"

@@ -9,8 +9,10 @@ from messages import slugs
 
 
 def test_a_step_watches_the_folder_on_the_other_nodes(bash):
-    code = "forget_other_jobs; scratch_record=$PWD/record scratch=$PWD/s; watch_scratch; sleep 0.3; "
-    code += "watch_scratch; scratch_is_watched && end_scratch_watch; scratch_is_watched || cat steps"
+    code = (
+        "unset_inherited_slurm_variables; scratch_record=$PWD/record scratch=$PWD/s; start_scratch_watch; sleep 0.3; "
+    )
+    code += "start_scratch_watch; scratch_watch_runs && stop_scratch_watch; scratch_watch_runs || cat steps"
     env = dict.fromkeys(("SLURM_GPUS_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_TRES_PER_TASK"), "2")
     srun = {"srun": 'echo "$*" >>steps; env | grep -c ^SLURM_ >>steps; exec sleep 54'}
     words, unset = bash(code, SLURMD_NODENAME="n1", programs=srun, **env).out.splitlines()
@@ -24,7 +26,7 @@ def test_a_step_watches_the_folder_on_the_other_nodes(bash):
     [("", "slurm"), ("scratch_record=x healthy_nodes=(n1); ", "slurm"), ("scratch_record=x; ", "pbs")],
 )
 def test_nothing_is_watched_without_a_record_or_another_node(bash, given, scheduler):
-    code = f"{given}watch_scratch; scratch_is_watched || echo none; end_scratch_watch; ls steps"
+    code = f"{given}start_scratch_watch; scratch_watch_runs || echo none; stop_scratch_watch; ls steps"
     srun = {"srun": "touch steps; exec sleep 54"}
     assert bash(code, scheduler=scheduler, SLURMD_NODENAME="n1", programs=srun).out == "none\n"
 
@@ -34,8 +36,8 @@ def test_nothing_is_watched_without_a_record_or_another_node(bash, given, schedu
 def test_inside_salloc_nothing_watches_the_folder_of_a_script_that_has_ended(bash, interactive):
     srun = {"srun": '[[ "$*" == *watch_scratch.sh* ]] || exit 1; exec sleep 53'}
     code = f"interactive={interactive} scratch_record=$PWD/record scratch=$PWD/disk/x; mkdir disk/x; "
-    code += "watch_scratch; watch=$scratch_watch; remove_scratch; "
-    code += "! scratch_is_watched || { echo lives; end_scratch_watch; }; wait $watch || echo $?"
+    code += "start_scratch_watch; watch=$scratch_watch; remove_scratch; "
+    code += "! scratch_watch_runs || { echo lives; stop_scratch_watch; }; wait $watch || echo $?"
     done, out, err = bash(code, SLURMD_NODENAME="n1", programs=srun)
     assert (done, out) == (0, "143\n" if interactive else "lives\n143\n")
     assert slugs(err) == (["scratch-left"] if interactive else [])
@@ -65,11 +67,11 @@ def test_a_job_that_a_rank_submitted_is_none_of_its_ranks(bash, place, variable)
     code = f"""
     export {variable}=4711; launch_id=4711.1.2.3
     {variable}=4712 SLIPWAY_LAUNCH=$launch_id sleep 9 & other=$!
-    ! launch_lives || echo lives
+    ! launch_runs || echo lives
     sh "$lib/watch_scratch.sh" record "4711.1.*" x & watch=$!
     sleep 0.2; kill $watch; wait $watch || :
     [ ! -e x ] || echo stays
-    SLIPWAY_LAUNCH=$launch_id sleep 9 & until launch_lives; do :; done
+    SLIPWAY_LAUNCH=$launch_id sleep 9 & until launch_runs; do :; done
     kill $! $other
     """
     assert bash(code, SLURM_JOB_ID="", PBS_JOBID="")[:2] == (0, "")

@@ -35,7 +35,7 @@ MODULE = 'module() { echo "$*"; : "$UNSET"; [ "$2" != broken ]; }; '
         ("check_backend ddp horovod", "", []),
         (f"touch there; X=there; require no-data file X; {EITHER}", "", []),
         (f"X=disk; {EITHER}; require no-data folder X", "", []),
-        ("note_settings; note_environment", "", []),
+        ("log_settings; log_missing_environment", "", []),
         (f"{MODULE}load_modules 0 broken b >/dev/null", "no-modules", ["broken b"]),
         ("module() { PATH=/nowhere; }; load_modules 1 a", "no-modules", ["srun", "purge_modules = false"]),
         # once: without modules on the node the script ended with 127 and no message
@@ -77,26 +77,26 @@ def test_make_absolute(bash, place, given, expected):
 
 
 def test_a_job_inside_another_one_forgets_what_that_exported(bash):
-    code = 'export_variables A=1 B="two words" C="x y=z" E=5; export D=4 E=6; bash -c "$1" 2>&1'
+    code = 'export_to_ranks A=1 B="two words" C="x y=z" E=5; export D=4 E=6; bash -c "$1" 2>&1'
     start = START.format(scheduler="slurm", runtime="apptainer", lib=LIB)
-    child = f'{start}forget_parent_job; echo "${{A-}}.${{B-}}.${{C-}}.${{D-}}.${{E-}}.${{SLIPWAY_EXPORTED-}}"'
+    child = f'{start}unset_parent_job_variables; echo "${{A-}}.${{B-}}.${{C-}}.${{D-}}.${{E-}}.${{SLIPWAY_EXPORTED-}}"'
     assert bash(code, child).out == "...4.6.\n"
 
 
 def test_a_damaged_list_of_exported_variables_is_no_code(bash):
     listed = "A=1\n=2\nB\n1C=3\na[$(touch executed)]=4\nPATH\n\nD=x"
-    code = 'forget_parent_job; echo "${A-}.${B-}.${D-}"; ls'
+    code = 'unset_parent_job_variables; echo "${A-}.${B-}.${D-}"; ls'
     assert bash(code, A="1", B="", D="x", SLIPWAY_EXPORTED=listed)[:2] == (0, "..\ndisk\nrun\n")
 
 
 def test_settings_of_the_submission_are_noted(bash):
-    err = bash("note_settings", SLIPWAY_STAGE="1", SLIPWAY_DATA="a b", SLIPWAY_ARGS="").err
+    err = bash("log_settings", SLIPWAY_STAGE="1", SLIPWAY_DATA="a b", SLIPWAY_ARGS="").err
     assert re.findall(r"SLIPWAY_\S+", err) == ["SLIPWAY_STAGE='0'"]
 
 
 def test_a_job_of_slurm_without_the_environment_of_its_submission_is_told(bash):
-    assert bash("note_environment", scheduler="pbs", SLURM_EXPORT_ENV="NONE") == (0, "", "")
-    assert_warning(bash("note_environment", SLURM_EXPORT_ENV="NONE").err, "environment-left", "--export=NONE")
+    assert bash("log_missing_environment", scheduler="pbs", SLURM_EXPORT_ENV="NONE") == (0, "", "")
+    assert_warning(bash("log_missing_environment", SLURM_EXPORT_ENV="NONE").err, "environment-left", "--export=NONE")
 
 
 def test_is_exported(bash):
@@ -104,9 +104,9 @@ def test_is_exported(bash):
     assert bash(ask)[1] == "A\n"
 
 
-def test_settings_to_keep(bash):
-    assert bash("settings_to_keep", SLIPWAY_IMAGE="x")[1].split().count("SLIPWAY_IMAGE") == 1
-    out = bash("kept_settings=(SLIPWAY_DEVICE); settings_to_keep", SLIPWAY_STAGE="0", SLIPWAY_OUTPUT="x")[1]
+def test_settings_to_save(bash):
+    assert bash("settings_to_save", SLIPWAY_IMAGE="x")[1].split().count("SLIPWAY_IMAGE") == 1
+    out = bash("kept_settings=(SLIPWAY_DEVICE); settings_to_save", SLIPWAY_STAGE="0", SLIPWAY_OUTPUT="x")[1]
     assert out.split() == ["SLIPWAY_IMAGE", "SLIPWAY_VENV", "SLIPWAY_CONFIG", "SLIPWAY_DEVICE", "SLIPWAY_STAGE"]
 
 

@@ -98,7 +98,7 @@ def test_a_folder_that_the_user_trusts(bash, open_folder, trusted, accepted):
     for path in (run.parent, run):
         path.chmod(0o777)
     words = str(run), trusted.format(open_folder)
-    checks = 'refuse_shared "" "$1"; refuse_shared_above "$1"; RUN_DIR=$1; keep_others_out'
+    checks = 'refuse_shared "" "$1"; refuse_shared_above "$1"; RUN_DIR=$1; require_private_folder'
     done = bash(f"SLIPWAY_TRUSTED_FOLDER=$2; {checks}", *words)
     assert_ended(done, "writable-by-others" * (not accepted), run, "SLIPWAY_TRUSTED_FOLDER")
     assert bash('SLIPWAY_TRUSTED_FOLDER=$2; is_trusted "$1"', *words).code == int(not accepted)
@@ -117,12 +117,12 @@ def test_a_file_system_may_refuse_a_change_of_mode_in_a_trusted_folder(bash, fil
 @pytest.mark.parametrize(
     ("code", "out", "refused"),
     [
-        ("keep_others_out", "", False),
-        ("rm -r run/logs; chmod 777 run; keep_others_out 2>/dev/null; stat --format=%a run", "755\n", False),
-        ("chmod 757 run; keep_others_out", "", True),
+        ("require_private_folder", "", False),
+        ("rm -r run/logs; chmod 777 run; require_private_folder 2>/dev/null; stat --format=%a run", "755\n", False),
+        ("chmod 757 run; require_private_folder", "", True),
     ],
 )
-def test_keep_others_out(bash, place, code, out, refused):
+def test_require_private_folder(bash, place, code, out, refused):
     assert_ended(bash(code), "writable-by-others" * refused, place / "run", out=out)
 
 
@@ -130,10 +130,10 @@ def test_keep_others_out(bash, place, code, out, refused):
 @pytest.mark.parametrize(
     ("rights", "code", "named"),
     [
-        (0o5, "keep_others_out", []),
-        (0o7, "keep_others_out", ["/own", "chmod 700", "SLIPWAY_OUTPUT"]),
-        (0o7, "mkdir own/logs; chmod 700 own; keep_others_out", []),  # nobody else can enter it
-        (None, "mkdir own/logs; chmod 777 own/logs; keep_others_out", ["/own/logs"]),
+        (0o5, "require_private_folder", []),
+        (0o7, "require_private_folder", ["/own", "chmod 700", "SLIPWAY_OUTPUT"]),
+        (0o7, "mkdir own/logs; chmod 700 own; require_private_folder", []),  # nobody else can enter it
+        (None, "mkdir own/logs; chmod 777 own/logs; require_private_folder", ["/own/logs"]),
         (None, "mkdir own/logs; refuse_shared_files", []),
     ],
 )

@@ -27,7 +27,7 @@ def test_a_step_on_each_node_ends_at_its_limit(bash, step, code):
         # timeout passes none on while it forks
         ("sleep 0.1; kill -TERM $SCRIPT; exec sleep 600", "on_each_node 600 true"),
         ("exec sleep 600", "set -o functrace; {early}; on_each_node 600 true"),
-        ("exec sleep 600", "set -o functrace; {early}; output_of 600 srun"),
+        ("exec sleep 600", "set -o functrace; {early}; capture_program_output 600 srun"),
         ("sleep 0.1; kill -TERM $SCRIPT; exec sleep 600", "check_mpi srun"),
     ],
 )
@@ -43,12 +43,12 @@ def test_a_signal_ends_a_step(bash, step, code):
     ("code", "out"),
     [
         ("run_limited 5 sh -c 'echo said; exit 4' || echo $?", "said\n4\n"),
-        ('output_of 5 echo "a  b"; echo "$output"', "a  b\n"),
-        ('output_of 5 bash -c "echo part; exit 3" || echo "$? $output"', "3 part\n"),
-        ('SLIPWAY_PREFLIGHT_SECONDS=1; output_of 1 sleep 20 || echo "$?<$output>"', "124<>\n"),
+        ('capture_program_output 5 echo "a  b"; echo "$output"', "a  b\n"),
+        ('capture_program_output 5 bash -c "echo part; exit 3" || echo "$? $output"', "3 part\n"),
+        ('SLIPWAY_PREFLIGHT_SECONDS=1; capture_program_output 1 sleep 20 || echo "$?<$output>"', "124<>\n"),
         ('sh -c "exit 4" & wait_limited $! || echo "$? <$step_may_run>"', "4 <>\n"),
         # inside salloc the terminal is no input of a step
-        ('echo typed | { output_of 5 cat; echo "<$output>"; }', "<>\n"),
+        ('echo typed | { capture_program_output 5 cat; echo "<$output>"; }', "<>\n"),
     ],
 )
 def test_output_and_exit_code_of_a_step(bash, place, code, out):
@@ -57,8 +57,8 @@ def test_output_and_exit_code_of_a_step(bash, place, code, out):
 
 
 def test_a_step_that_was_killed_is_repeated_once(bash):
-    kill = "attempt=1 SLIPWAY_MAX_RESTARTS=1; output_of 5 sh -c 'echo part; kill -KILL $$'"
-    code, out, err = bash(f'{kill} || echo "$? $output"; repeat_killed_step || echo no')
+    kill = "attempt=1 SLIPWAY_MAX_RESTARTS=1; capture_program_output 5 sh -c 'echo part; kill -KILL $$'"
+    code, out, err = bash(f'{kill} || echo "$? $output"; retry_killed_step || echo no')
     assert (code, out) == (0, "137 part\nno\n")
     assert (slugs(err), numbers(messages(err)[0].text)) == (["step-repeated"], [1])
 
@@ -69,8 +69,9 @@ def test_a_step_that_was_killed_is_repeated_once(bash):
     [("head_is_tried=1 server=7", "ended\nfound\n"), ("head_is_tried=1", "ended\n"), ("server=7", "ended\n")],
 )
 def test_the_server_of_the_head_node_is_started_again_before_a_step_is_repeated(bash, server, out):
-    ended = "end_old_steps() { echo ended; }; find_master() { echo found; }; attempt=1 code=137 step_timed_out=''; "
-    assert bash(f"{ended}{server}; repeat_killed_step")[:2] == (0, out)
+    ended = "cancel_leftover_steps() { echo ended; }; find_master_address() { echo found; }; "
+    ended += "attempt=1 code=137 step_timed_out=''; "
+    assert bash(f"{ended}{server}; retry_killed_step")[:2] == (0, out)
 
 
 # once: a pipe was read when the command had ended, until nothing held it open
@@ -78,13 +79,16 @@ def test_the_server_of_the_head_node_is_started_again_before_a_step_is_repeated(
     ("code", "out"),
     [
         (
-            "output_of 5 head --bytes=200000 /dev/zero; output_of 5 sh -c 'yes | head -n 100000'; echo ${#output}",
+            (
+                "capture_program_output 5 head --bytes=200000 /dev/zero; "
+                "capture_program_output 5 sh -c 'yes | head -n 100000'; echo ${#output}"
+            ),
             "65535\n",
         ),
-        ("output_of 5 sh -c 'sleep 15 & echo $! said'; kill ${output% *}; echo ${output#* }", "said\n"),
+        ("capture_program_output 5 sh -c 'sleep 15 & echo $! said'; kill ${output% *}; echo ${output#* }", "said\n"),
     ],
 )
-def test_output_of_a_program_that_prints_much_or_leaves_a_process(bash, code, out):
+def test_capture_program_output_a_program_that_prints_much_or_leaves_a_process(bash, code, out):
     assert bash(code, limit=10)[:2] == (0, out)
 
 
@@ -96,7 +100,7 @@ class TestAnswer:
     def test_what_the_container_prints_is_no_part_of_it(self, bash):
         leaves = 'answer "$2" "${@:3}"; sleep 15 2>/dev/null & echo $! >pid; echo 7'
         python = {"python3": f"{ANSWER}head --bytes=200000 /dev/zero; {leaves}"}
-        words = """answer_of 5 x.py 'a  b' '' $'c\nd' end >out"""
+        words = """run_for_answer 5 x.py 'a  b' '' $'c\nd' end >out"""
         done = bash(f'{words}{self.SHOW}; kill $(cat pid); ls "$log_dir"', limit=10, programs=python)
         assert done.out == "<4><a  b><><c\nd><end>"
 
@@ -105,16 +109,16 @@ class TestAnswer:
     )
     def test_one_that_is_cut_is_none(self, bash, left):
         python = {"python3": f"printf '{left}' >\"$2\""}
-        code, out, err = bash("answer_of 5 x.py a end b" + self.SHOW, programs=python)
+        code, out, err = bash("run_for_answer 5 x.py a end b" + self.SHOW, programs=python)
         assert (code, out[:7], err) == (0, "1: x.py", "")
         assert bash(f"printf '{left}' >left; read_answer left || echo no").out == "no\n"
 
     def test_the_error_of_one_that_fails_is_shown(self, bash):
-        done = bash("answer_of 5 x.py a end b" + self.SHOW, programs={"python3": "echo why >&2; exit 3"})
+        done = bash("run_for_answer 5 x.py a end b" + self.SHOW, programs={"python3": "echo why >&2; exit 3"})
         assert done == (0, "3: see above\n", "why\n")
 
 
-START = """start_server 5 x.py 'a b' end >/dev/null; printf '<%s>' "${answer[@]}"; pid=$server; end_server; """
+START = """start_server 5 x.py 'a b' end >/dev/null; printf '<%s>' "${answer[@]}"; pid=$server; stop_server; """
 
 
 @pytest.mark.parametrize(
@@ -125,7 +129,7 @@ START = """start_server 5 x.py 'a b' end >/dev/null; printf '<%s>' "${answer[@]}
             START + 'wait $pid 2>/dev/null || echo $?; ls "$log_dir"',
             "<a b><end>137\n",
         ),
-        ("echo 5; exit 3", 'start_server 5 x.py || echo "$step_failure"; end_server', "5\n: see above\n"),
+        ("echo 5; exit 3", 'start_server 5 x.py || echo "$step_failure"; stop_server', "5\n: see above\n"),
     ],
 )
 def test_a_server_runs_until_it_is_ended(bash, python, code, out):
@@ -143,7 +147,7 @@ TRAPS = "trap 'echo usr1' USR1; trap 'echo \"hup '\\''\"' HUP; trap '' INT; trap
     ],
 )
 def test_signals_are_held_and_released(bash, code, ended):
-    assert bash(f"{TRAPS}hold_signals; {code}; echo held; release_signals; echo lives")[:2] == ended
+    assert bash(f"{TRAPS}defer_signals; {code}; echo held; deliver_signals; echo lives")[:2] == ended
 
 
 @pytest.mark.parametrize("launcher", ["srun", pytest.param("mpirun", marks=pytest.mark.slow), "ssh", "local"])
@@ -180,14 +184,14 @@ def test_the_failure_of_a_step_names_the_setting_if_it_took_too_long(bash, launc
         ("choose_port 24711", 60, "no-free-port"),
         ("check_mpi mpirun --version", 60, "no-mpi"),
         ("SLIPWAY_PREFLIGHT_SECONDS=300; choose_port 24711", 300, "no-free-port"),
-        ("mkdir -p venv/bin; ln -s /bin/true venv/bin/python; check_client", 120, "no-environment"),
+        ("mkdir -p venv/bin; ln -s /bin/true venv/bin/python; check_dask", 120, "no-environment"),
     ],
 )
 def test_a_step_that_takes_too_long_names_the_setting(bash, place, call, limit, slug):
     timeout = {"timeout": 'echo "$2" >>limit; exit 124'}
     # the clock of a step whose time is up
     clock = "touch i.sif; scratch_id=1; wait_limited() { wait $1 || SECONDS=$((SECONDS + 7200)); return 124; }"
-    scheduler = "dask" if "check_client" in call else "slurm"
+    scheduler = "dask" if "check_dask" in call else "slurm"
     done = bash(f"{clock}; {call}", scheduler=scheduler, programs=timeout)
     assert (done.code, (place / "limit").read_text().split()[0]) == (1 if "choose_port" in call else 78, str(limit))
     assert_error(done.err, slug, f" {limit} ", "SLIPWAY_PREFLIGHT_SECONDS")
@@ -199,10 +203,13 @@ TREE = 'bash -c "sleep 51 & sleep 51; :"'
 @pytest.mark.parametrize(
     ("code", "out"),
     [
-        ("trap 'echo t' USR1; (sleep 0.2; kill -USR1 $$; sleep 0.3) & until_ended $!; ! kill -0 $! 2>/dev/null", "t\n"),
-        ("sleep 54 & step_may_run=1; end_step; wait $! || echo $?", "143\n"),
-        ("true & step_may_run=''; end_step; wait $! || echo $?", ""),
-        (f'{TREE} & sleep 0.3; end_tree $!; wait $! || echo $?; pgrep -f "^sleep 51" || echo none', "137\nnone\n"),
+        (
+            "trap 'echo t' USR1; (sleep 0.2; kill -USR1 $$; sleep 0.3) & wait_for_process $!; ! kill -0 $! 2>/dev/null",
+            "t\n",
+        ),
+        ("sleep 54 & step_may_run=1; terminate_step; wait $! || echo $?", "143\n"),
+        ("true & step_may_run=''; terminate_step; wait $! || echo $?", ""),
+        (f'{TREE} & sleep 0.3; kill_tree $!; wait $! || echo $?; pgrep -f "^sleep 51" || echo none', "137\nnone\n"),
     ],
 )
 def test_processes_of_a_step_are_waited_for_and_ended(bash, code, out):
