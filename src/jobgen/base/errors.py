@@ -1,4 +1,4 @@
-"""What a user can act on: one line each, saying what, where, and what to do."""
+"""Errors and warnings for users: one line each with what happened, where, and what to do."""
 
 import sys
 
@@ -6,23 +6,23 @@ from slipway.base.errors import SlipwayError, labelled
 
 
 class JobgenError(SlipwayError):
-    """No script can be made, or none submitted; the message says why and what to do."""
+    """A script cannot be rendered or submitted; the message states why and what to do."""
 
 
 class UsageError(JobgenError):
-    """An argument is unknown or impossible."""
+    """A command-line argument is unknown or invalid."""
 
 
 def nearest(name: str, choices: "list[str]", *, cutoff: float = 0.5) -> str:
-    """Return " Did you mean 'x'?" for the choice nearest to ``name``, or "" where none is near (difflib's ratio)."""
-    from difflib import get_close_matches  # noqa: PLC0415 -- only needed on errors
+    """Return " Did you mean 'x'?" for the choice closest to ``name`` (difflib's ratio), or "" if none is close."""
+    from difflib import get_close_matches  # noqa: PLC0415 -- needed only on errors
 
     found = get_close_matches(name[:80], choices, n=1, cutoff=cutoff)
     return f" Did you mean {found[0]!r}?" if found else ""
 
 
 def printable(text: str) -> str:
-    r"""Return ``text`` on one line, control characters escaped (``\n``, ``\x1b``): a terminal obeys those in a file."""
+    r"""Return ``text`` with control characters escaped (``\n``, ``\x1b``), so that a terminal does not execute them."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
@@ -34,5 +34,5 @@ def note(text: str) -> None:
 
 
 def warn(slug: str, text: str) -> None:
-    """Print one line of warning to standard error; ``slug`` as in ``slipway.base.slugs``."""
+    """Print a one-line warning to standard error; ``slug`` is a key of ``slipway.base.slugs.SLUGS``."""
     note(labelled("warning", slug, text))

@@ -1,4 +1,4 @@
-"""Where jobgen's own files are: library, specs, sites and configurations of a clone, or their copies in the wheel."""
+"""Paths of jobgen's files (library, specs, sites, configurations): in a clone, or copies in the wheel."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ CHECKOUT = PACKAGE.parents[1]
 
 
 def data_folder(*parts: str) -> Path:
-    """Return the folder ``parts`` (``"jobscripts", "specs"``) of the wheel, or of the checkout that is installed."""
+    """Return the folder ``parts`` (``"jobscripts", "specs"``) of the wheel, or else of the installed checkout."""
     packaged = PACKAGED.joinpath(*parts)
     return packaged if packaged.exists() else CHECKOUT.joinpath(*parts)

@@ -1,4 +1,4 @@
-"""What a scheduler knows of a job that was submitted, and how to end one."""
+"""Job numbers, and the interface to query and cancel submitted jobs."""
 
 from __future__ import annotations
 
@@ -10,34 +10,31 @@ Phase = Literal["waiting", "running", "ended"]
 
 
 class JobId(NamedTuple):
-    """A job's number as people, schedulers and run folders write it: 4711, 40_9, 12[1], 12[].server, 12_1."""
+    """A job number as users, schedulers and run folders write it: 4711, 40_9, 12[1], 12[].server, 12_1."""
 
     number: str
     task: str = ""
-    """The index of a task of an array."""
+    """Index of an array task; "" otherwise."""
     server: str = ""
-    """PBS's server; other schedulers have none."""
+    """PBS server; "" for other schedulers."""
 
     def __str__(self) -> str:
-        """Return the form that names of run folders end with."""
+        """Return the form at the end of run folder names."""
         return f"{self.number}_{self.task}" if self.task else self.number
 
     def of_array(self, other: JobId) -> bool:
-        """Return whether this is ``other``, or a task of the array ``other``."""
+        """Return whether this is ``other`` or a task of the array ``other``."""
         return self.number == other.number and other.task in {"", self.task}
 
 
 def job_id(text: str) -> Optional[JobId]:
-    """Return the number that ``text`` is; None if it is no job's number."""
+    """Parse a job number; return None if ``text`` is not one."""
     found = re.fullmatch(r"([0-9]{1,18})(?:_([0-9]{1,18})|\[([0-9]{0,18})\])?(?:\.([A-Za-z0-9][\w.-]*))?", text)
     return JobId(found[1], found[2] or found[3] or "", found[4] or "") if found else None
 
 
 def tasks_of(text: str) -> List[JobId]:
-    """Return the jobs that a scheduler's ``text`` names: one, or tasks of an array, as 4711_[2-11%2], 4711_2,5-9:2.
-
-    Without the server.
-    """
+    """Parse a scheduler's ``text`` into jobs without server: one, or array tasks as in 4711_[2-11%2], 4711_2,5-9:2."""
     if job := job_id(text):
         return [job._replace(server="")]
     found = re.fullmatch(r"([0-9]{1,18})_\[?([0-9,:.-]+)(?:%[0-9]+)?\]?", text)
@@ -53,35 +50,35 @@ def tasks_of(text: str) -> List[JobId]:
 
 
 class Seen(NamedTuple):
-    """A job, as its scheduler describes it; "" is what it does not say."""
+    """A scheduler's record of a job; fields that it does not report are ""."""
 
     job_id: str
     state: str
-    """The scheduler's own name of the state."""
+    """State in the scheduler's terms."""
     phase: Phase
-    """What that means to somebody who waits for the job."""
+    """Phase of that state: waiting, running or ended."""
     about: str
-    """Where it runs and for how long; or why it waits, or how it ended."""
+    """Nodes and run time, or the reason for waiting, or how the job ended."""
     log: str
-    """The file of the job's output."""
+    """Path of the job log."""
     folder: str
-    """Where it was submitted."""
+    """Folder of submission."""
     failed: bool = False
-    """Whether it has ended as the scheduler calls a failure, also where it is only stopped, and can be continued."""
+    """Whether the scheduler counts its end as a failure, even if a run was only stopped and can continue."""
 
 
 class Queue(Protocol):
-    """The side of a scheduler that answers for submitted jobs."""
+    """Interface of a scheduler to query and cancel submitted jobs."""
 
     name: str
-    """As in a site's file and in RUN_DIR/logs/N/job."""
+    """Name as in site files and RUN_DIR/logs/N/job."""
     command: str
-    """A program that every login node of such a cluster has."""
+    """Program whose presence identifies a login node of such a cluster."""
     servers: bool
-    """Whether its numbers of jobs can name a server."""
+    """Whether job numbers can contain a server."""
 
     def look(self, job: JobId) -> List[Seen]:
-        """Return the job, or each task of an array; none if the scheduler has forgotten it or never knew it.
+        """Return the records of the job or of each task of an array; [] if the scheduler has none (any more).
 
         Raises:
             JobgenError: if the scheduler does not answer.
@@ -89,24 +86,24 @@ class Queue(Protocol):
         ...
 
     def cancel(self, job: JobId, seen: List[Seen]) -> List[str]:
-        """Return the command that ends the job, which was ``seen``, so that its script gets a signal first."""
+        """Return the command that cancels the job with a signal to its script first; ``seen``: its records."""
         ...
 
     def largest_array(self) -> Optional[int]:
-        """Return how many tasks an array may have; None where the scheduler does not say."""
+        """Return the maximum number of tasks in an array; None if the scheduler does not report it."""
         ...
 
 
 LIMIT = 60.0
-"""Seconds that a scheduler's command may take."""
+"""Time limit of a scheduler's command, in seconds."""
 
 
 def ask(command: List[str], **variables: str) -> Tuple[int, str, str]:
-    """Run a scheduler's command, with ``variables`` besides, and return its exit code, output, and error on one line.
+    """Run a scheduler's command with additional ``variables``; return exit code, output, and errors on one line.
 
-    The code is 127 where there is no such command, 124 where it does not answer.
+    The exit code is 127 if the command cannot be started, and 124 after LIMIT seconds.
     """
-    import subprocess  # noqa: PLC0415 -- rendering a script needs none of it
+    import subprocess  # noqa: PLC0415 -- not needed to render a script
 
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Schedulers, launchers and container runtimes are modules named as in a site's file: adding a file adds one."""
+"""Plugin registry: schedulers, launchers and runtimes are modules named as in site files; a new file is a plugin."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, List
 
 
 def names(package: str) -> List[str]:
-    """Return what ``package`` has, in alphabetical order, without importing it all."""
+    """Return the names of the modules in ``package`` in alphabetical order, without importing them."""
     return sorted(module.name for module in pkgutil.iter_modules(importlib.import_module(package).__path__))
 
 

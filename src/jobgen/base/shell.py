@@ -1,4 +1,4 @@
-"""Shell words: literal text, which one function quotes, and expansions, which are a type of their own."""
+"""Shell words for scripts: literal text, which ``quote`` quotes, and expansions, a separate type."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import List, NamedTuple, Sequence, Union
 from jobgen.base.errors import JobgenError
 
 COLUMNS = 100
-"""Longest line of a script."""
+"""Maximum line length of a script."""
 
 
 class Expansion(NamedTuple):
-    """Shell text that Bash expands to just one word, or, for an array, to one word an element."""
+    """Shell text that Bash expands to exactly one word, or to one word per element of an array."""
 
     text: str
 
 
 Word = Union[str, Expansion]
 Layer = List[Word]
-"""The words that one layer of a launch puts before the next one."""
+"""Words of one layer of a launch, before those of the next layer."""
 
 
 def words_of(text: str, *, what: str) -> List[str]:
-    """Return the words of ``text``, split as by a shell, which then does nothing else with them.
+    """Split ``text`` into words as a shell does, without expansions.
 
     Raises:
-        JobgenError: if a quote in it is not closed, or it ends in a backslash; ``what`` says where it stands.
+        JobgenError: if a quote is not closed, or the text ends with a backslash. ``what`` starts the message.
     """
     try:
         return shlex.split(text)
@@ -40,15 +40,15 @@ def option(name: str, variable: str) -> Expansion:
 
 
 def array(name: str) -> Expansion:
-    """Return all elements of the array ``name``, none where it is empty (Bash 4.4 and later under ``set -u``)."""
+    """Return the expansion of all elements of the array ``name``, which may be empty (Bash 4.4 with ``set -u``)."""
     return Expansion(f'"${{{name}[@]}}"')
 
 
 def quote(word: Word) -> str:
-    """Return ``word`` as it stands in a script.
+    """Return ``word`` quoted for a script.
 
     Raises:
-        JobgenError: for a literal that no line of a script can hold.
+        JobgenError: for a literal that a line of a script cannot contain.
     """
     if isinstance(word, Expansion):
         return word.text
@@ -56,12 +56,12 @@ def quote(word: Word) -> str:
 
 
 def command(words: Sequence[Word]) -> str:
-    """Return a command on one line."""
+    """Return the words of a command, quoted, on one line."""
     return " ".join(quote(word) for word in words)
 
 
 def wrapped(layers: List[Layer], *, indent: int) -> str:
-    """Return one command, each layer on a line of its own, and on more where it is longer than COLUMNS."""
+    """Return a command with each layer on a separate line; layers longer than COLUMNS are wrapped."""
     lines: List[str] = []
     for number, layer in enumerate(layers):
         line = " " * (indent if number == 0 else indent + 4)
@@ -77,28 +77,29 @@ def wrapped(layers: List[Layer], *, indent: int) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return ``text`` if a line of a script, or a scheduler's directive, can hold it.
+    """Return ``text`` unchanged if a line of a script or a directive can contain it.
 
     Raises:
-        JobgenError: if it holds a control character, behind which anything could follow, or bytes that are not UTF-8.
+        JobgenError: if it contains a control character, which could inject lines, or bytes that are not UTF-8.
     """
     if any(ord(char) < 32 or ord(char) == 127 for char in text):  # noqa: PLR2004 -- ASCII's control characters
         raise JobgenError(
-            "bad-path", f"{text!r} holds a line break or control character, which no script can: remove it."
+            "bad-path", f"{text!r} contains a line break or control character, which scripts cannot contain: remove it."
         )
-    if any("\ud800" <= char <= "\udfff" for char in text):  # how Python shows such bytes
-        raise JobgenError("bad-path", f"{text!r} is not UTF-8, and a script is: rename it.")
+    if any("\ud800" <= char <= "\udfff" for char in text):  # Python's encoding of such bytes (surrogateescape)
+        raise JobgenError("bad-path", f"{text!r} is not UTF-8, which scripts require: rename it.")
     return text
 
 
 def default(text: str) -> str:
-    """Return ``text`` as the default in ``: "${NAME:=text}"``, where Bash still expands and unquotes.
+    """Return ``text`` escaped for the default in ``: "${NAME:=text}"``, where Bash still expands and unquotes.
 
     Raises:
-        JobgenError: for a single quote: there Bash takes it for the start of a string, and a backslash does not help.
+        JobgenError: for a single quote: Bash reads it as the start of a string there, even after a backslash.
     """
     if "'" in text:
         raise JobgenError(
-            "bad-path", f"{text!r} holds a single quote, which no default can: rename it, or set it outside."
+            "bad-path",
+            f"{text!r} contains a single quote, which defaults cannot contain: rename it, or set it at submission.",
         )
     return "".join("\\" + char if char in '\\"$`}' else char for char in one_line(text))

@@ -1,4 +1,4 @@
-"""A draft for one machine without a scheduler."""
+"""Detection of a single machine without a scheduler."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from jobgen.detect.draft import Draft
 from jobgen.detect.parsing import is_plain
 
 OTHERS = {"bsub": "LSF", "qconf": "Grid Engine", "condor_submit": "HTCondor", "flux": "Flux", "oarsub": "OAR"}
-"""Commands of schedulers that jobgen does not know."""
+"""Commands of schedulers that jobgen does not support."""
 
 
 def draft_alone(draft: Draft, asker: Asker) -> None:
-    """Find out the fields of this machine.
+    """Detect the fields of this machine.
 
     Raises:
-        JobgenError: if it has a scheduler, one that jobgen does not know.
+        JobgenError: if it has a scheduler that jobgen does not support.
     """
     for command, scheduler in OTHERS.items():
         if shutil.which(command):
             raise JobgenError(
                 "unknown-scheduler",
-                f"this is a cluster of {scheduler} ({command}), and jobgen knows Slurm, PBS and single machines: "
-                "docs/adding.md says how to add a scheduler.",
+                f"this cluster uses {scheduler} ({command}), but jobgen supports only Slurm, PBS and single machines: "
+                "see docs/adding.md to add a scheduler.",
             )
     host = platform.node().partition(".")[0]
-    draft.add("name", host if is_plain(host) else "machine", "its own name")
-    draft.add("scheduler", "local", "no sbatch and no qsub here")
-    draft.add("resume", "none", "nothing requeues a run without a scheduler")
+    draft.add("name", host if is_plain(host) else "machine", "host name")
+    draft.add("scheduler", "local", "neither sbatch nor qsub is on this machine")
+    draft.add("resume", "none", "without a scheduler, runs cannot be requeued")
     nvidia = re.findall(r"(?m)^GPU [0-9]+: (.*?) \(UUID", asker.ask("nvidia-smi", "-L", expected=False).text)
     amd = re.findall(r"(?m)^GPU\[([0-9]+)\]", asker.ask("rocm-smi", "--showid", expected=False).text)
     if nvidia:
@@ -41,10 +41,10 @@ def draft_alone(draft: Draft, asker: Asker) -> None:
     else:
         draft.add("accelerator", "none", "neither nvidia-smi nor rocm-smi lists a GPU")
     gpus = len(nvidia) or len(set(amd)) or 1
-    counted = "nvidia-smi -L" if nvidia else "rocm-smi --showid" if amd else "no GPUs: ranks"
+    counted = "nvidia-smi -L" if nvidia else "rocm-smi --showid" if amd else "no GPUs: number of ranks"
     draft.add("gpus_per_node", gpus, counted)
     cores = re.findall(r"(?m)^[0-9]+,[0-9]+", asker.ask("lscpu", "--parse=CORE,SOCKET", expected=False).text)
     if cores:
         draft.add("cpus_per_gpu", max(1, len(set(cores)) // gpus), f"lscpu: {len(set(cores))} cores")
     else:
-        draft.ask("cpus_per_gpu", "How many cores are there for each GPU?", 4)
+        draft.ask("cpus_per_gpu", "How many CPU cores per GPU?", 4)

@@ -1,4 +1,4 @@
-"""``jobgen status``, ``logs`` and ``cancel``: a submitted job or a run folder, with or without a scheduler."""
+"""``jobgen status``, ``logs`` and ``cancel`` for a job or a run folder, with or without a scheduler."""
 
 from __future__ import annotations
 
@@ -25,49 +25,49 @@ from jobgen.schedulers import queue_of, queues_here
 from slipway.base.errors import labelled
 
 POLL = 0.2
-"""Seconds between two looks at a log."""
+"""Seconds between reads of a log."""
 ASK = 5.0
-"""Seconds between two questions to the scheduler, which has others to answer."""
+"""Seconds between queries to the scheduler, to limit its load."""
 
 
 class Target(NamedTuple):
-    """What a person named: a job, a run, or one by the other."""
+    """The job and runs that the user's argument refers to."""
 
     job: Optional[JobId]
     runs: List[Run]
-    """The job's run; those of an array's tasks; none where they cannot be found from here."""
+    """The job's run, or one for each task of an array; empty if not found on this machine."""
     scheduler: str
-    """The one that the run folder names, or that knows the job; "" where none does, "local" for this machine alone."""
+    """Scheduler in the run folder, or the one that has the job; "" if unknown, "local" for a run without scheduler."""
     queue: Optional[Queue]
-    """That scheduler, if its commands are on this machine."""
+    """That scheduler's queue, if its commands are on this machine."""
 
     def look(self) -> List[Seen]:
-        """Return what the scheduler knows of the job.
+        """Query the scheduler for the job; return [] if it has no record or cannot be queried here.
 
         Raises:
-            JobgenError: if it does not answer.
+            JobgenError: if the scheduler does not answer.
         """
         return self.queue.look(self.job) if self.queue and self.job else []
 
     def refuse_several_runs(self) -> None:
-        """Make sure that one run at most is meant.
+        """Raise an error if the target has more than one run.
 
         Raises:
-            JobgenError: if there are several.
+            JobgenError: if it has several.
         """
         if len(self.runs) > 1:
             paths = ", ".join(str(run.path) for run in self.runs[:3])
             raise JobgenError(
-                "several-runs", f"job {self.job} has {len(self.runs)} runs: name one of their folders: {paths} ..."
+                "several-runs", f"job {self.job} has {len(self.runs)} runs: give one of their run folders: {paths} ..."
             )
 
     def __str__(self) -> str:
-        """Return what people call it."""
+        """Return "job NUMBER", or the path of the run folder."""
         return f"job {self.job}" if self.job and (self.queue or not self.runs) else str(self.runs[0].path)
 
 
 def status(name: str, *, as_json: bool = False) -> int:
-    """Print how far a job and its run are, or a study, or a sweep; as JSON, an object for each run."""
+    """Print the state of a job and its run, a study or a sweep; ``as_json``: one object for each run."""
     if as_json:
         print(json.dumps(_facts(name), indent=2))
     elif name and is_study(Path(name)):
@@ -83,7 +83,7 @@ def status(name: str, *, as_json: bool = False) -> int:
 
 
 def _facts(name: str) -> List[Dict[str, Any]]:
-    """Return how far each run is that ``name`` means; of a study or a sweep, with the states of its table."""
+    """Return the facts of each run that ``name`` refers to; for a study or sweep, with the states of its table."""
     if name and (is_study(Path(name)) or is_sweep(Path(name))):
         record: RunSet[Any] = read_study(Path(name)) if is_study(Path(name)) else read_sweep(Path(name))
         return [{**each.run.facts(), "state": each.state, "line": each.about} for each in states_of(record)]
@@ -91,16 +91,16 @@ def _facts(name: str) -> List[Dict[str, Any]]:
 
 
 def _show(target: Target, seen: Optional[List[Seen]]) -> None:
-    """Print what the scheduler says of the job, how far its runs are, and where its log is."""
+    """Print the scheduler's state of the job, the progress of its runs, and the path of its log."""
     if seen is None:
         try:
             seen = target.look()
-        except JobgenError as error:  # what the run folder says is worth as much
+        except JobgenError as error:  # the run folder still has the state
             _say(labelled("warning", error.slug, str(error)))
             seen = []
         else:
             if target.job and not seen and target.scheduler not in {"", "local"}:
-                here = "does not know it (any more)" if target.queue else "cannot be asked from this machine"
+                here = "has no record of it (any more)" if target.queue else "cannot be queried from this machine"
                 _say(f"job {target.job}: {target.scheduler} {here}")
     for line in [*lines_of_jobs(seen), *lines_of_runs(target.runs, target.job)]:
         _say(line)
@@ -109,22 +109,22 @@ def _show(target: Target, seen: Optional[List[Seen]]) -> None:
 
 
 def logs(name: str, *, follow: bool) -> int:
-    """Print the job's log as it is; with ``follow``, what comes too, until the job has ended.
+    """Print the job's log; with ``follow``, print new output until the job ends.
 
     Raises:
-        JobgenError: if there is no log, and none to wait for.
+        JobgenError: if the job has ended and its log cannot be found.
     """
     target, seen = _target(name)
     target.refuse_several_runs()
     seen = target.look() if seen is None else seen
     shown, position, asked, said = None, 0, time.monotonic(), ""
     while True:
-        over = not follow or _over(target, seen)  # asked before the log is read, so that nothing is missed
+        over = not follow or _over(target, seen)  # check before reading, so that no output is missed
         path = _log(target, seen)
         if path and path.is_file():
             shown, position = path, _copy(path, position if path == shown else 0)
         elif over:
-            raise JobgenError("no-log", f"no log of {target} can be found here.")
+            raise JobgenError("no-log", f"cannot find a log of {target} on this machine.")
         if over:
             return 0
         if (why := _waits(seen)) != said:
@@ -137,39 +137,37 @@ def logs(name: str, *, follow: bool) -> int:
 
 
 def cancel(name: str) -> int:
-    """End the job so that its ranks save first.
+    """Cancel the job so that its ranks save first; return the exit code.
 
     Raises:
-        JobgenError: if it has ended, or nobody here can end it.
+        JobgenError: if the job has ended, or cannot be cancelled from this machine.
     """
     target, seen = _target(name)
     seen = target.look() if seen is None else seen
     if _over(target, seen):
-        raise JobgenError("already-ended", f"{target} has ended: there is nothing to cancel.")
+        raise JobgenError("already-ended", f"{target} has already ended.")
     if target.job and target.queue and seen:
         command = target.queue.cancel(target.job, seen)
         done = subprocess.run(command, check=False)
         if not done.returncode:
             foreign = bool(target.runs) and all(run.foreign for run in target.runs)
-            _warn(f"job {target.job}: {command[0]} ends it{'' if foreign else ', after a last save'}")
+            _warn(f"job {target.job}: {command[0]} cancels it{'' if foreign else '; the ranks save first'}")
         return done.returncode
     target.refuse_several_runs()
-    run = target.runs[0]  # a target has runs, or else a job that a scheduler here has seen
+    run = target.runs[0]  # without runs, a scheduler on this machine has the job, and it was cancelled above
     try:
-        run.stop.write_text("user\n", encoding="ascii")  # of this machine's own runs; also from far away
+        run.stop.write_text("user\n", encoding="ascii")  # also works for local runs on another machine
     except OSError as error:
         raise JobgenError("cannot-write", f"cannot write {run.stop}: {error.strerror}.") from error
-    obeyed = "; a script of its own that does not use slipway ignores that: end it by Ctrl-C" if run.foreign else ""
-    _warn(f"{run.path} has been asked to save and stop, by its file {run.stop.name}{obeyed}")
+    obeyed = "; a user script without slipway.Session ignores that file: stop it with Ctrl-C" if run.foreign else ""
+    _warn(f"{run.path} was requested to save and stop by the file {run.stop.name}{obeyed}")
     return 0
 
 
 def _target(name: str) -> Tuple[Target, Optional[List[Seen]]]:
-    """Return what ``name`` means, and what a scheduler said of it where one had to be asked for that."""
+    """Return the target of ``name``, and the scheduler's answer if finding the target required a query, else None."""
     if name and (is_study(Path(name)) or is_sweep(Path(name))):
-        raise JobgenError(
-            "several-runs", f"{name} holds many runs: name one of its run folders, or the number of a job."
-        )
+        raise JobgenError("several-runs", f"{name} contains many runs: give one of its run folders, or a job number.")
     if not name or Path(name).is_dir():
         run = Run(Path(name)) if name else newest_run()
         last = run.job
@@ -182,12 +180,12 @@ def _target(name: str) -> Tuple[Target, Optional[List[Seen]]]:
     if not job:
         if re.match(r"\d", name) and (runs := runs_named(name)):
             return _of(None, runs, ""), None
-        raise JobgenError("no-such-run", f"{name!r} is neither a run folder nor the number of a job.")
+        raise JobgenError("no-such-run", f"{name!r} is neither a run folder nor a job number.")
     runs = runs_of(job, output_folder())
     for run in runs:
         started = run.started_by(job)
         queue = queue_of(started.scheduler) if started else None
-        if job.server and queue and not queue.servers:  # another scheduler's job of the same number
+        if job.server and queue and not queue.servers:  # another scheduler's job with the same number
             return _asked(job, [])
         if started:
             return _of(job, runs, started.scheduler), None
@@ -200,25 +198,25 @@ def _of(job: Optional[JobId], runs: List[Run], scheduler: str) -> Target:
 
 
 def _asked(job: JobId, runs: List[Run]) -> Tuple[Target, Optional[List[Seen]]]:
-    """Find the scheduler that knows ``job``: on some machines there are two, and one may be away."""
+    """Query each scheduler on this machine for ``job``; there may be two, and one may not answer."""
     known: List[Tuple[Queue, List[Seen]]] = []
     away: List[JobgenError] = []
     here = queues_here()
     for queue in here:
         try:
             seen = queue.look(job)
-        except JobgenError as error:  # noqa: PERF203 -- the time goes into asking
+        except JobgenError as error:  # noqa: PERF203 -- the queries dominate the time
             away.append(error)
         else:
             known += [(queue, seen)] if seen else []
     names = " and ".join(queue.name for queue in here)
     if len(known) > 1:
         raise JobgenError(
-            "several-runs", f"{names} both have a job {job}: name its run folder, or its number with PBS's server."
+            "several-runs", f"{names} both have a job {job}: give its run folder, or its number with the PBS server."
         )
     if known:
         queue, seen = known[0]
-        found = job_id(seen[0].job_id)  # of a task that was named by Slurm's own number for it
+        found = job_id(seen[0].job_id)  # an array task may be given by its raw Slurm job ID
         meant = found if found and found.number != job.number else job
         runs = runs or runs_of(meant, Path(seen[0].folder, output_folder())) or runs_said_in([job.log for job in seen])
         return Target(job, runs, queue.name, queue), seen
@@ -228,10 +226,13 @@ def _asked(job: JobId, runs: List[Run]) -> Tuple[Target, Optional[List[Seen]]]:
         raise away[0]
     if not here:
         raise JobgenError(
-            "no-such-job", f"no scheduler on this machine knows job {job}: ask on a login node, or name a run folder."
+            "no-such-job",
+            f"no scheduler on this machine has job {job}: run this on a login node, or give a run folder.",
         )
     verb = "does" if len(here) == 1 else "do"
-    raise JobgenError("no-such-job", f"{names} {verb} not know job {job} (any more), nor is it in {output_folder()}/.")
+    raise JobgenError(
+        "no-such-job", f"{names} {verb} not have job {job} (any more), and {output_folder()}/ has no run of it."
+    )
 
 
 def _over(target: Target, seen: List[Seen]) -> bool:
@@ -246,16 +247,16 @@ def _waits(seen: List[Seen]) -> str:
 
 
 def _log(target: Target, seen: List[Seen]) -> Optional[Path]:
-    """Return the job's output, or else what its ranks wrote to standard output, or else to standard error."""
+    """Return the path of the job's log, or else of its ranks' standard output, or else of their standard error."""
     logs = [Path(job.log) for job in seen if job.log]
     streams = [path for run in target.runs[:1] for path in (run.output, run.errors)]
     return next((path for path in [*logs, *streams] if path.exists()), logs[0] if logs else None)
 
 
 def _copy(path: Path, position: int) -> int:
-    """Copy ``path`` from ``position`` on to standard output and return its new end."""
+    """Copy ``path`` from ``position`` to standard output and return the new end position."""
     with path.open("rb") as file:
-        if file.seek(0, 2) < position:  # begun anew by the next attempt
+        if file.seek(0, 2) < position:  # the next attempt truncated the file
             position = 0
         file.seek(position)
         while piece := file.read(1 << 16):

@@ -1,4 +1,4 @@
-"""Which run folders there are, and which of them a job or a name means."""
+"""Lookup of run folders: the newest, those of a job, and those with a given name."""
 
 from __future__ import annotations
 
@@ -13,33 +13,31 @@ from jobgen.jobs.runs import Run
 from slipway.base.bounded_read import read_start
 
 LOG_START = 1 << 16
-"""Bytes of a log in which its script says where the run is: behind what modules and a prologue say."""
+"""Bytes at the start of a log in which the job script prints the run folder, after output of modules and a prologue."""
 
 
 def output_folder() -> Path:
-    """Return the folder in which run folders are made."""
+    """Return the folder of run folders: SLIPWAY_OUTPUT, or runs."""
     return Path(os.environ.get("SLIPWAY_OUTPUT") or "runs")
 
 
 def newest_run() -> Run:
-    """Return the run in which something happened last.
+    """Return the run that changed last.
 
     Raises:
-        JobgenError: if there is none.
+        JobgenError: if there are no runs.
     """
     runs = _runs_in(output_folder())
     if not runs:
         where = "" if os.environ.get("SLIPWAY_OUTPUT") else ", or set SLIPWAY_OUTPUT to your site's output"
-        raise JobgenError(
-            "no-such-run", f"no run in {output_folder()}: name a run folder or the number of a job{where}."
-        )
+        raise JobgenError("no-such-run", f"no runs in {output_folder()}: give a run folder or a job number{where}.")
     return max(runs, key=lambda run: run.changed)
 
 
 def runs_of(job: JobId, folder: Path) -> List[Run]:
-    """Return the runs in ``folder`` that ``job`` worked in: one, or those of an array's tasks.
+    """Return the runs in ``folder`` that ``job`` ran: one, or one for each task of an array.
 
-    A job that continues another's run is known by the run's last attempt.
+    A run belongs to ``job`` if its name ends with the job number, or if ``job`` ran its last attempt.
     """
     runs = _runs_in(folder)
     continued = [run for run in runs if (found := run.job) and found.job and found.job.of_array(job)]
@@ -48,15 +46,15 @@ def runs_of(job: JobId, folder: Path) -> List[Run]:
 
 
 def runs_said_in(logs: List[str]) -> List[Run]:
-    """Return the runs that job scripts name in the first lines of their logs.
+    """Return the runs that job scripts print in the first lines of ``logs``.
 
-    So they are found where a site's file says where run folders are made.
+    This finds runs outside the output folder, such as in a folder that the site file sets.
     """
     found: List[Run] = []
     for log in filter(None, logs):
         try:
             text = read_start(log, limit=LOG_START).decode(errors="replace")
-        except (OSError, ValueError):  # not there yet, or on a node; or no path
+        except (OSError, ValueError):  # missing, on another node, or an invalid path
             continue
         if said := re.search(r"(?m)^[\w.-]+: attempt [0-9]+ in (/.*), library \S+ \(sha256 ", text):
             found.append(Run(Path(said[1])))
@@ -64,7 +62,7 @@ def runs_said_in(logs: List[str]) -> List[Run]:
 
 
 def runs_named(suffix: str) -> List[Run]:
-    """Return the runs whose names end with ``suffix``, as those of this machine with date and process number."""
+    """Return the runs whose names end with ``-suffix``: local runs, with the date and process number."""
     return [run for run in _runs_in(output_folder()) if run.path.name.endswith(f"-{suffix}")]
 
 

@@ -1,4 +1,4 @@
-"""What the login node can see of a job before it waits in a queue: settings, files, arguments, GPUs."""
+"""Prechecks of a job on the login node, before submission: settings, files, arguments, GPUs."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from slipway.base.contract import JOB_SCRIPT, OTHER_VARIABLES, SETTINGS, refusal
 from slipway.base.gpu import advice, describe, fits, gpus_of_this_machine
 
 BUILDERS = {"image": "build/image", "venv": "build/setup"}
-"""What a job that builds runs, in a clone."""
+"""Program in a clone that each build job runs."""
 Settings = Dict[str, Optional[str]]
 
 
 def faults_of(job: Job, environment: Mapping[str, str], arguments: List[str], *, site: str) -> Iterator[JobgenError]:
-    """Yield each reason why the job could not start, or would end at once, as far as can be seen from here.
+    """Yield an error for each problem, visible on this machine, that would prevent the job from starting or end it.
 
     Args:
-        job: what is to be submitted.
-        environment: with its settings.
-        arguments: for what it trains.
-        site: what the command line calls the job's site.
+        job: the job to submit.
+        environment: environment variables with the job's settings.
+        arguments: arguments of the training program.
+        site: the value of ``--site``.
     """
     settings: Settings = {setting.name: setting.value for setting in settings_of(job, environment)}
     yield from _of_settings(environment)
@@ -44,66 +44,71 @@ def faults_of(job: Job, environment: Mapping[str, str], arguments: List[str], *,
         return
     yield from _of_arguments(arguments, settings)
     run_dir = environment.get("SLIPWAY_RUN_DIR")
-    if not (run_dir and Path(run_dir, JOB_SCRIPT).is_file()):  # that script goes on with what it has kept
+    if not (run_dir and Path(run_dir, JOB_SCRIPT).is_file()):  # an existing run uses its saved settings
         yield from _of_backend(job, settings, site=site)
         yield from _of_environment(job, settings, environment, site=site)
         yield from _of_inputs(job, settings)
 
 
 def find_config(path: Path) -> Path:
-    """Return ``path``, or the file that jobgen brings along and copies there where it is missing."""
+    """Return ``path``, or jobgen's packaged file of that name if ``path`` is in configs/ and missing."""
     packaged = data_folder("configs") / path.name
     return path if path.exists() or path.parent != Path("configs") or not packaged.is_file() else packaged
 
 
 def need(slug: str, name: str, path: str, remedy: str, *, file: bool = False) -> Iterator[JobgenError]:
-    """Yield why the file or folder ``path`` of the setting ``name`` cannot be used, as errors with ``slug``."""
+    """Yield an error with ``slug`` if this machine cannot read ``path``, the value of the setting ``name``.
+
+    With ``file``, ``path`` must be a regular file. ``remedy`` ends the message.
+    """
     if not os.access(path, os.R_OK):
-        yield JobgenError(slug, f"{name}: {path} is missing or cannot be read from here: {remedy}.")
+        yield JobgenError(slug, f"{name}: {path} is missing or not readable on this machine: {remedy}.")
     elif file and not Path(path).is_file():
-        yield JobgenError(slug, f"{name}: {path} is no file: {remedy}.")
+        yield JobgenError(slug, f"{name}: {path} is not a file: {remedy}.")
 
 
 def _of_settings(environment: Mapping[str, str]) -> Iterator[JobgenError]:
-    """Look at every setting that is set."""
+    """Check the value of each setting in ``environment``, and warn about unknown names."""
     for setting in SETTINGS.values():
         if (value := environment.get(setting.name)) and (why := refusal(setting.name, value)):
             yield JobgenError("bad-value", f"{why}.")
     for name in environment:
         if name.startswith("SLIPWAY_") and name not in SETTINGS and name not in OTHER_VARIABLES:
-            warn("unknown-setting", f"{name} is no setting.{nearest(name, list(SETTINGS))}")
+            warn("unknown-setting", f"{name} is not a setting.{nearest(name, list(SETTINGS))}")
 
 
 def _of_build(job: Job, arguments: List[str], settings: Settings) -> Iterator[JobgenError]:
-    """Look at what a job that builds needs: a clone, which it makes the image or the environment from."""
+    """Check the needs of a build job: a clone of the project, a known variant, a readable wheelhouse."""
     program = BUILDERS[job.spec.task]
     if not os.access(program, os.X_OK):
         yield JobgenError(
-            "no-clone", f"{job.spec.name} needs a clone of the project: there is no {program} in {Path.cwd()}."
+            "no-clone", f"{job.spec.name} needs a clone of the project: {program} is missing in {Path.cwd()}."
         )
         return
     if arguments:
         yield UsageError(
             "unexpected-argument",
-            f"{job.spec.name} takes no arguments, and these stand behind --: {shlex.join(arguments)}.",
+            f"{job.spec.name} takes no arguments: remove those after --: {shlex.join(arguments)}.",
         )
     variant = settings["SLIPWAY_VARIANT"] or ""
     known = [path.stem for path in Path("containers", "pins").glob("*.env")]
     if variant not in known:
         yield JobgenError(
-            "unknown-name", f"SLIPWAY_VARIANT: no {variant}.env in containers/pins.{nearest(variant, known)}"
+            "unknown-name", f"SLIPWAY_VARIANT: containers/pins has no {variant}.env.{nearest(variant, known)}"
         )
         return
     _compare_gpus(lambda: variant)
     if wheelhouse := settings.get("SLIPWAY_WHEELHOUSE"):
-        yield from need("no-wheelhouse", "SLIPWAY_WHEELHOUSE", wheelhouse, "`make wheelhouse` fills one")
+        yield from need("no-wheelhouse", "SLIPWAY_WHEELHOUSE", wheelhouse, "create it with `make wheelhouse`")
 
 
 def _of_arguments(arguments: List[str], settings: Settings) -> Iterator[JobgenError]:
-    """Look for flags that the trainer does not have, which would end the job on the nodes."""
+    """Check the trainer's arguments: an unknown flag would end the job on the nodes."""
     if given := settings.get("SLIPWAY_ARGS"):
         if arguments:
-            yield UsageError("flag-conflict", "arguments stand both in SLIPWAY_ARGS and behind --: unset SLIPWAY_ARGS.")
+            yield UsageError(
+                "flag-conflict", "arguments are given both in SLIPWAY_ARGS and after --: unset SLIPWAY_ARGS."
+            )
             return
         try:
             arguments = words_of(given, what="SLIPWAY_ARGS is")
@@ -112,7 +117,7 @@ def _of_arguments(arguments: List[str], settings: Settings) -> Iterator[JobgenEr
             return
     if not arguments or settings.get("SLIPWAY_SCRIPT"):
         return
-    from jobgen.jobs.trainer_flags import ArgumentError, load_schema, read_arguments  # noqa: PLC0415 -- mostly there are none
+    from jobgen.jobs.trainer_flags import ArgumentError, load_schema, read_arguments  # noqa: PLC0415 -- most jobs have no arguments
 
     try:
         files = read_arguments(arguments, load_schema()).files
@@ -122,7 +127,7 @@ def _of_arguments(arguments: List[str], settings: Settings) -> Iterator[JobgenEr
     if files:
         yield UsageError(
             "unexpected-argument",
-            f"unexpected argument {files[0]!r}: a job trains by SLIPWAY_CONFIG alone, which its run keeps.",
+            f"unexpected argument {files[0]!r}: set SLIPWAY_CONFIG instead, which the run keeps.",
         )
 
 
@@ -132,22 +137,22 @@ def _of_backend(job: Job, settings: Settings, *, site: str) -> Iterator[JobgenEr
         instead = "horovod-gloo" if backend == "horovod" else backend
         yield JobgenError(
             "wrong-backend",
-            f"BACKEND={backend}: {job.spec.name} launches {' or '.join(known)}: "
-            f"`jobgen submit {instead} --site {shlex.quote(site)}` launches that.",
+            f"BACKEND={backend}: {job.spec.name} launches only {' or '.join(known)}: "
+            f"use `jobgen submit {instead} --site {shlex.quote(site)}`.",
         )
 
 
 def _of_environment(
     job: Job, settings: Settings, environment: Mapping[str, str], *, site: str
 ) -> Iterator[JobgenError]:
-    """Look for what the job will run in: the image, or the Python environment."""
+    """Check that the image or the Python environment of the job exists."""
     here = "" if os.access(BUILDERS["image"], os.X_OK) else " in a clone"
     if not settings["USE_CONTAINER"]:
-        return  # on one machine the script takes what is there
+        return  # on one machine the script uses the image if it exists, else the environment
     if settings["USE_CONTAINER"] == "1":
         image, runtime = settings["SLIPWAY_IMAGE"], container_of(job.site.container)
         if image is not None and runtime.runs_file(image):
-            made = f"`jobgen submit image_build --site {shlex.quote(site)}`{here} makes it"
+            made = f"build it with `jobgen submit image_build --site {shlex.quote(site)}`{here}"
             yield from need("no-image", "SLIPWAY_IMAGE", image, f"{made}, or set USE_CONTAINER=0")
             _compare_gpus(lambda: _variant_of(image, runtime))
         return
@@ -157,33 +162,33 @@ def _of_environment(
     elif venv == "modules":
         if not job.site.modules:
             yield JobgenError(
-                "no-modules", f"SLIPWAY_VENV=modules: site {job.site.name} names no modules: add modules to its file."
+                "no-modules", f"SLIPWAY_VENV=modules: site {job.site.name} lists no modules: add modules to its file."
             )
     elif venv is not None and not venv.startswith("conda:"):
-        made = f"`jobgen submit venv_build --site {shlex.quote(site)}`{here} makes it"
+        made = f"build it with `jobgen submit venv_build --site {shlex.quote(site)}`{here}"
         yield from need("no-environment", "SLIPWAY_VENV", f"{venv}/bin/python", f"{made}, or set USE_CONTAINER=1")
 
 
 def _of_local_venv(job: Job, wheelhouse: Optional[str]) -> Iterator[JobgenError]:
-    """Look for what each node makes its virtual environment from."""
+    """Check the sources from which each node builds its virtual environment: a clone, and wheels or downloads."""
     if not os.access(BUILDERS["venv"], os.X_OK):
         yield JobgenError(
             "no-clone",
-            f"site {job.site.name} makes a virtual environment on each node, which needs a clone of the project: "
-            f"there is no {BUILDERS['venv']} in {Path.cwd()}.",
+            f"site {job.site.name} builds a virtual environment on each node, which needs a clone of the project: "
+            f"{BUILDERS['venv']} is missing in {Path.cwd()}.",
         )
     if wheelhouse:
-        yield from need("no-wheelhouse", "SLIPWAY_WHEELHOUSE", wheelhouse, "`make wheelhouse` fills one")
+        yield from need("no-wheelhouse", "SLIPWAY_WHEELHOUSE", wheelhouse, "create it with `make wheelhouse`")
     elif not job.site.downloads:
         yield JobgenError(
             "no-wheelhouse",
-            "SLIPWAY_VENV=local would download on every node: set SLIPWAY_WHEELHOUSE to a folder that `make "
-            f"wheelhouse` has filled, or downloads = true in the file of site {job.site.name}.",
+            "SLIPWAY_VENV=local would download packages on each node: set SLIPWAY_WHEELHOUSE to a folder filled by "
+            f"`make wheelhouse`, or set downloads = true in the file of site {job.site.name}.",
         )
 
 
 def _of_inputs(job: Job, settings: Settings) -> Iterator[JobgenError]:
-    """Look for what the job trains, and on what."""
+    """Check the user script or the configuration, and the data."""
     if script := settings.get("SLIPWAY_SCRIPT"):
         yield from need("no-script", "SLIPWAY_SCRIPT", script, "correct it", file=True)
     else:
@@ -202,7 +207,7 @@ def _of_data(job: Job, settings: Settings) -> Iterator[JobgenError]:
 
 
 def _variant_of(image: str, runtime: Container) -> str:
-    """Return the variant that an image of ours is labelled with; "" without an answer."""
+    """Return the variant in the labels of an image of this project; "" if the runtime reports none."""
     if not runtime.inspect:
         return ""
     try:
@@ -215,28 +220,28 @@ def _variant_of(image: str, runtime: Container) -> str:
 
 
 def _compare_gpus(find_variant: Callable[[], str]) -> None:
-    """Say where a variant does not run on the GPUs of this machine; the nodes' may be others, so it is no error."""
+    """Warn if a variant does not run on this machine's GPUs; not an error, because the nodes may have other GPUs."""
     if (gpus := gpus_of_this_machine()) and not fits(variant := find_variant(), gpus):
         warn(
             "gpu-mismatch",
-            f"the {variant} variant does not run on this machine, which has {describe(gpus)}; for nodes like it: "
+            f"the {variant} variant does not run on this machine's GPUs, {describe(gpus)}; for nodes with such GPUs: "
             f"{advice(gpus)}",
         )
 
 
 LIMIT = 60
-"""Seconds: a tar that is compressed, and has its first file far behind, is read up to there."""
+"""Seconds that the data check may take: it reads a compressed tar up to its first file, which can be far inside."""
 ASK = 'source "$1" && inspect_data && printf %s "$data_refusal"'
 
 
 def data_refusal(settings: Mapping[str, Optional[str]], *, mounts_squashfs: bool) -> str:
-    """Return why the job cannot use the data that ``settings`` name, in one line; "" if it can.
+    """Return why the job cannot use its data, in one line; "" if it can.
 
-    Also where this machine has no Bash to ask: then the job says it.
+    Also return "" if the check cannot run here (no Bash, or no answer within LIMIT): then the job reports the error.
 
     Args:
-        settings: of the job.
-        mounts_squashfs: whether its container runtime mounts an image as a folder.
+        settings: the job's settings.
+        mounts_squashfs: whether the container runtime mounts a squashfs image as a folder.
     """
     names = ("SLIPWAY_DATA", "SLIPWAY_STAGE", "SLIPWAY_SCRIPT", "SLIPWAY_CONFIG", "USE_CONTAINER")
     values = [f"{name}={settings.get(name) or ''}" for name in names]

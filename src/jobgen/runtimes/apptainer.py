@@ -1,4 +1,4 @@
-"""Apptainer."""
+"""Container runtime Apptainer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Apptainer(Container):
     needs = "Apptainer 1.1"
 
     def words(self, options: List[Word]) -> List[Word]:
-        """Return ``apptainer run``; --no-eval: an image from Docker would have a shell expand the arguments."""
+        """Return ``apptainer run``. Without --no-eval, a shell would expand the arguments in images from Docker."""
         return [self.name, "run", "--no-eval", Expansion('--pwd="$PWD"'), *options, array("binds"), IMAGE]
 
 

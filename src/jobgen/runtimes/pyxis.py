@@ -1,4 +1,4 @@
-"""Pyxis, a plugin of Slurm: srun itself starts each task in the image, by Enroot."""
+"""Container runtime Pyxis, a Slurm plugin: srun starts each task in the image with Enroot."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jobgen.runtimes import Container
 
 
 class Pyxis(Container):
-    """Pyxis 0.11 or later. Enroot's own hook gives the container the GPUs of the job."""
+    """Pyxis 0.11 or later. Enroot's hook gives the container the job's GPUs."""
 
     name = "pyxis"
     library = "pyxis"
@@ -17,7 +17,7 @@ class Pyxis(Container):
     needs = "Pyxis 0.11"
 
     def words(self, options: List[Word]) -> List[Word]:
-        """Return options of srun."""
+        """Return the options of srun that start tasks in the image."""
         image = Expansion('--container-image="${image#docker://}"')
         folder = Expansion('--container-workdir="$PWD"')
         return [image, folder, array("binds"), "--no-container-entrypoint", *options]
