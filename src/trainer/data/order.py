@@ -17,8 +17,8 @@ from trainer.data.base import Draws, Ids
 from trainer.data.sampler import Order
 
 TABLES, KEYED = VERSIONS = (2, 3)
-"""Versions of the draws. A version number is raised when its order or sampler.py changes. Checkpoints record it,
-because only the same version resumes exactly."""
+"""Versions of the draws. A version number is raised when its order or the split in sets/holdout.py changes. Checkpoints
+record it, because only the same version resumes exactly."""
 
 
 class Epoch(Order, Protocol):

@@ -72,7 +72,7 @@ class ModuleSeeder:
         ]
 
     def begin(self, step: int, micro: int) -> None:
-        """Make ready for a forward pass of micro-batch ``micro`` of optimiser step ``step``."""
+        """Prepare for a forward pass of micro-batch ``micro`` of optimizer step ``step``."""
         self._step, self._micro = step, micro
 
     def replay(self) -> AbstractContextManager[None]:

@@ -152,7 +152,7 @@ def _require_one_edge(model: nn.Module, nodes: list[fx.Node], name: str, begin: 
 
 
 def _refuse_draws(nodes: list[fx.Node], names: Sequence[str]) -> None:
-    """Raise a ConfigError for random numbers between modules: whole model and stages cannot be seeded alike there."""
+    """Raise a ConfigError for random draws between modules, which cannot be seeded alike in whole model and stages."""
     for node in nodes:
         called = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
         if node.op in {"call_function", "call_method"} and _draws(called):
