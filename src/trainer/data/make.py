@@ -81,5 +81,5 @@ def write_aerial(folder: Path, *, per_class: int, image_size: int, seed: int) ->
             made.rename(folder)
     except OSError as error:
         raise ConfigError(
-            "cannot-write", f"cannot write {error.filename or folder}: {error.strerror or error}."
+            "cannot-write", f"cannot write {error.filename or folder} ({error.strerror or error})."
         ) from error

@@ -170,7 +170,7 @@ def pack(source: PackingSource, target: Path) -> None:
     except OSError as error:
         raise ConfigError(
             "cannot-write",
-            f"cannot write {partial}: {error.strerror or error}. The partial file is kept: the same command continues.",
+            f"cannot write {partial} ({error.strerror or error}). The file is kept; the same command continues it.",
         ) from error
 
 

@@ -80,8 +80,8 @@ def ranks_for_gpus(settings: Settings) -> int:
     if count < each:
         raise ConfigError(
             "no-gpu",
-            f"--nproc-per-node auto starts one rank per {'GPU' if each == 1 else f'{each} GPUs'}, but the number of "
-            f"usable GPUs is {count}: set the number of ranks, as in --nproc-per-node 2.",
+            f"--nproc-per-node auto starts one rank per {'GPU' if each == 1 else f'{each} GPUs'}, but torch finds "
+            f"{count} usable GPU(s): set the number of ranks, as in --nproc-per-node 2.",
         )
     return count // each
 
@@ -176,7 +176,7 @@ def _named_devices(settings: Settings, named: str, *, gpus: int) -> list[torch.d
             )
         if device.type == "cuda" and device.index >= gpus:
             raise ConfigError(
-                "bad-stage-devices", f"--stage-devices {named}: {name} does not exist; usable GPUs: {gpus}."
+                "bad-stage-devices", f"--stage-devices {named}: torch finds {gpus} GPU(s), but no {name}."
             )
         found.append(device)
     if amp not in {"auto", "none"} and len({device.type for device in found}) > 1:
