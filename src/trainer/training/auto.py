@@ -70,7 +70,7 @@ def settle(settings: Settings, comm: Communicator, *, backend: str, checkpoint: 
             values["model.channels_last"] = False
         said = ", ".join(f"{key} {str(values[key]).lower()}" for key in asked if key != DECODER or has_files(settings))
         if said:
-            log.info("auto: %s%s", said, " (from the checkpoint)" if checkpoint else "")
+            log.info("auto: %s%s", said, ", as in the checkpoint" if checkpoint else "")
         return values
 
     found = settled(settings, broadcast_json(comm, run_on_root(comm, decide)))
