@@ -1,1 +1,1 @@
-"""Training on one rank: the learner, its evaluation, checkpoints, memory and profiles."""
+"""Training on one rank: learner, evaluation, checkpoints, memory estimates and profiles."""

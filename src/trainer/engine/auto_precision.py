@@ -1,7 +1,7 @@
-"""What ``auto`` stands for: mixed precision, and the memory layout that goes with it, where devices are faster so.
+"""Resolution of the setting ``auto``: mixed precision, memory layout and image decoder.
 
-It is decided when a run begins, by what the devices of its ranks say they can and never by timing, so that the same
-machines decide the same. Checkpoints hold what was decided, and a run that is resumed keeps it, on other hardware too.
+A new run resolves ``auto`` from the capabilities that its devices report, never from timing, so that the same machines
+give the same values. Checkpoints hold the values. A resumed run keeps them, also on other hardware.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ from trainer.optim.amp import AMP_TYPES
 AUTO = "auto"
 DECODER = "data.decoder"
 PLAIN: Mapping[str, Any] = {"train.amp": "none", "model.channels_last": False, DECODER: "pil"}
-"""The keys that may be auto, with their defaults before there was auto."""
+"""Keys that may be auto, with the defaults they had before ``auto`` existed."""
 VALUES: Mapping[str, list[Any]] = {
     "train.amp": [*AMP_TYPES],
     "model.channels_last": [False, True],
     DECODER: ["pil", "simplejpeg"],
 }
-"""What each may become."""
+"""Valid values of each key after resolution."""
 BF16_CAPABILITY = (8, 0)
-"""The first GPUs whose tensor cores multiply bf16: NVIDIA A100 Tensor Core GPU Architecture, 2020."""
+"""Lowest compute capability whose tensor cores multiply bf16: NVIDIA A100 Tensor Core GPU Architecture, 2020."""
 BF16_INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "bf16")
-"""What multiplies bf16 in CPUs, as torch.cpu.get_capabilities names it; the last one is of ARM."""
+"""CPU instruction sets that multiply bf16, as torch.cpu.get_capabilities names them; the last one is ARM's."""
 
 log = logging.getLogger(__name__)
 
 
 def settle(settings: Settings, comm: Communicator, *, backend: str, checkpoint: Checkpoint | None) -> Settings:
-    """Return ``settings`` with a value for each auto; all ranks must call this.
+    """Return ``settings`` with each ``auto`` replaced by a value; all ranks must call this.
 
     Args:
         settings: the same on all ranks.
-        comm: of this rank.
-        backend: that trains.
-        checkpoint: on rank 0, what is resumed, None there for a run that begins. Ignored on other ranks.
+        comm: this rank's communicator.
+        backend: name of the training backend.
+        checkpoint: on rank 0, the checkpoint to resume from, or None for a new run. Ignored on other ranks.
 
     Raises:
-        ConfigError: on every rank, if the checkpoint has no such value.
+        ConfigError: on every rank, if the checkpoint lacks a valid value.
     """
     asked = left_to_auto(settings)
     here = multiplies_bf16(comm.device)
@@ -66,11 +66,11 @@ def settle(settings: Settings, comm: Communicator, *, backend: str, checkpoint: 
 
     def decide() -> dict[str, Any]:
         values = saved(checkpoint.header) if checkpoint else by_hardware(settings, bf16=everywhere)
-        if backend == "horovod":  # it sends contiguous gradients only
+        if backend == "horovod":  # Horovod sends contiguous gradients only
             values["model.channels_last"] = False
         said = ", ".join(f"{key} {str(values[key]).lower()}" for key in asked if key != DECODER or has_files(settings))
         if said:
-            log.info("auto: %s%s", said, ", as the checkpoint has it" if checkpoint else "")
+            log.info("auto: %s%s", said, ", as in the checkpoint" if checkpoint else "")
         return values
 
     found = settled(settings, broadcast_json(comm, run_on_root(comm, decide)))
@@ -79,9 +79,9 @@ def settle(settings: Settings, comm: Communicator, *, backend: str, checkpoint: 
 
 
 def warn_of_slow_bf16(settings: Settings, device: torch.device, *, here: bool) -> None:
-    """Warn if ``settings`` compute in bf16, which ``device`` emulates unless ``here``.
+    """Warn if ``settings`` use bf16 and ``device`` emulates it; ``here``: the device multiplies bf16 in hardware.
 
-    Nothing is said of a CPU whose instructions torch does not name.
+    Do not warn about a CPU whose instruction sets torch does not report.
     """
     if settings.train.amp != "bf16" or here:
         return
@@ -91,16 +91,16 @@ def warn_of_slow_bf16(settings: Settings, device: torch.device, *, here: bool) -
         name = f"the CPU ({capabilities.get('cpu_name', platform.machine())})"
     else:
         return
-    warn(log, "slow-bf16", "%s emulates bf16, which is slow: --amp none, or other nodes", name)
+    warn(log, "slow-bf16", "%s emulates bf16, which is slow: set --amp none, or use other nodes", name)
 
 
 def left_to_auto(settings: Settings) -> list[str]:
-    """Return the keys that are auto."""
+    """Return the keys whose value is auto."""
     return [key for key in PLAIN if attrgetter(key)(settings) == AUTO]
 
 
 def settled(settings: Settings, values: Mapping[str, Any]) -> Settings:
-    """Return ``settings`` with those of ``values`` in place of auto."""
+    """Return ``settings`` with each auto replaced by its entry in ``values``."""
     for key in left_to_auto(settings):
         section, name = key.split(".")
         part = replace(getattr(settings, section), **{name: values[key]})
@@ -109,10 +109,10 @@ def settled(settings: Settings, values: Mapping[str, Any]) -> Settings:
 
 
 def saved(header: Header) -> dict[str, Any]:
-    """Return the values with which the run of a checkpoint has computed.
+    """Return the values that a checkpoint's run has used.
 
     Raises:
-        ConfigError: if its manifest has something else in their place.
+        ConfigError: if the checkpoint's manifest holds an invalid value.
     """
     values, tables = dict(PLAIN), header.facts.get(CONFIG, {})
     for key, plain in PLAIN.items():
@@ -122,16 +122,16 @@ def saved(header: Header) -> dict[str, Any]:
         except AttributeError:  # no tables
             value = None
         if type(value) is not type(plain) or value not in VALUES[key]:
-            raise ConfigError("damaged-checkpoint", f"the manifest of the checkpoint is damaged: it says no {key}.")
+            raise ConfigError("damaged-checkpoint", f"the checkpoint's manifest is damaged: it has no valid {key}.")
         values[key] = value
     return values
 
 
 def by_hardware(settings: Settings, *, bf16: bool) -> dict[str, Any]:
-    """Return the values for a new run, on devices that all multiply ``bf16``, or not.
+    """Return the values for a new run; ``bf16``: all devices multiply it in hardware.
 
-    bf16 has the range of float32, so that no loss needs scaling. A model of somebody's own is trained as it is
-    written: it may depend on the types or the strides of its tensors. Autocast is for one type of devices.
+    bf16 has the range of float32, so the loss needs no scaling. A user-defined model is trained as written, because it
+    may depend on the dtypes or strides of its tensors. Autocast supports one device type only.
     """
     decoder = "simplejpeg" if has_files(settings) and importlib.util.find_spec("simplejpeg") else "pil"
     if SEPARATOR in settings.model.arch:
@@ -149,12 +149,12 @@ def has_files(settings: Settings) -> bool:
 
 
 def multiplies_bf16(device: torch.device) -> bool:
-    """Return whether ``device`` says that it does so in hardware."""
+    """Return whether ``device`` reports that it multiplies bf16 in hardware."""
     if device.type == "cuda":
         return torch.version.hip is None and torch.cuda.get_device_capability(device) >= BF16_CAPABILITY
     return any(cpu_capabilities().get(name) for name in BF16_INSTRUCTIONS)
 
 
 def cpu_capabilities() -> Mapping[str, Any]:
-    """Return what torch says of this machine's CPU; nothing by torch 2.10, which does not say."""
+    """Return the capabilities of this machine's CPU as torch reports them; empty with torch 2.10, which has no API."""
     return getattr(torch.cpu, "get_capabilities", dict)()

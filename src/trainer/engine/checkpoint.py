@@ -1,4 +1,4 @@
-"""From a learner to a checkpoint of slipway, and back, on every rank."""
+"""Capture of a learner in a checkpoint, restore from it, and the checks before a resume."""
 
 from __future__ import annotations
 
@@ -43,32 +43,32 @@ IDENTITY = (
     "train.dtype",
     "train.seed",
 )
-"""Keys that must be the same on resume, for another value would make another run; all others may differ."""
+"""Keys that must be the same on resume, because another value would make another run; all others may differ."""
 
 
 IMAGES = "images"
-"""Fact of a checkpoint: what the model takes and what its outputs mean."""
+"""Checkpoint fact: the model's inputs and the meaning of its outputs."""
 
 
 ORDER = "sampler_version"
-"""Fact of a checkpoint: how the order of an epoch is drawn, of trainer.data.order.VERSIONS."""
+"""Checkpoint fact: version of the algorithm that orders an epoch's samples, from trainer.data.order.VERSIONS."""
 
 
 CONFIG = "config"
-"""Fact of a checkpoint: the experiment, as config.toml has it."""
+"""Checkpoint fact: the experiment, with the content of config.toml."""
 
 
 def images_of(dataset: Dataset) -> dict[str, Any]:
-    """Return what a checkpoint says of the images that the model was trained on, so that it is of use by itself.
+    """Describe the images that the model was trained on, so that the checkpoint can be used alone.
 
-    mean and std are those of each channel, of values from 0 to 1; JSON keeps all digits of a float.
+    mean and std are per channel, for values from 0 to 1. JSON keeps all digits of a float.
     """
     mean, std = (values.tolist() for values in dataset.mean_std)
     return {"shape": list(dataset.shape), "classes": list(dataset.classes), "mean": mean, "std": std}
 
 
 def facts(learner: Learner, config: Config, *, order_version: int) -> dict[str, Any]:
-    """Return what a checkpoint must say of the run that ``config`` describes to be resumed from."""
+    """Return the facts that a checkpoint of the run described by ``config`` must hold for a resume."""
     identity = identity_of(config) | learner.data
     return {
         "seed": config.train.seed,
@@ -84,29 +84,29 @@ def facts(learner: Learner, config: Config, *, order_version: int) -> dict[str, 
 
 
 def capture(learner: Learner, header: Header) -> Checkpoint:
-    """Return a checkpoint of ``learner``; its tensors still are the learner's own."""
+    """Return a checkpoint of ``learner`` that shares the learner's tensors."""
     return stateful.capture(_components(learner), header)
 
 
 def restore(learner: Learner, found: Checkpoint | None) -> Header:
-    """Bring ``learner`` to where ``found`` was captured and return its header; all ranks must call this.
+    """Restore ``learner`` from the checkpoint ``found`` and return its header; all ranks must call this.
 
     Args:
-        learner: freshly built, on each rank.
-        found: on rank 0, the checkpoint; None there to start from the beginning. Ignored on other ranks.
+        learner: newly built, on each rank.
+        found: on rank 0, the checkpoint, or None to start from the beginning. Ignored on other ranks.
     """
     restored = stateful.restore(_components(learner), found, learner.comm)
     if restored is None:
         return Header(Position())
-    if learner.ema and "ema" in restored.missing:  # the run had no average so far
+    if learner.ema and "ema" in restored.missing:  # the run had no moving average so far
         learner.ema.module.load_state_dict(learner.model.state_dict())
     learner.use_randomness(restored.header.facts["randomness_version"])
     if learner.pipeline and learner.randomness == StepSeeder.version:
         warn(
             log,
             "different-random-numbers",
-            "the checkpoint is of a version that draws random numbers step by step: in stages, dropout and the like "
-            "draw others than they would in the whole model",
+            "the checkpoint's version draws random numbers per step: in pipeline stages, dropout and similar layers "
+            "draw other numbers than in the whole model",
         )
     return restored.header
 
@@ -124,19 +124,19 @@ def _components(learner: Learner) -> dict[str, Stateful]:
 
 
 def identity_of(config: Config) -> dict[str, Any]:
-    """Return the values of the keys that must be the same on resume."""
+    """Return the keys that must be the same on resume, with their values."""
     return {key: attrgetter(key)(config) for key in IDENTITY}
 
 
 def is_of_trainer(found: Checkpoint) -> bool:
-    """Return whether the trainer wrote it, and no script with a Session."""
+    """Return whether the trainer wrote the checkpoint, rather than a script with a Session."""
     return "identity" in found.header.facts and "model" in found.tensors
 
 
 def differences(header: Header, now: Mapping[str, Any]) -> str:
-    """Return in which of the keys ``now`` a checkpoint with that ``header`` has another value; "" if in none.
+    """Describe the keys in ``now`` that differ from the checkpoint with this ``header``; "" if none differs.
 
-    A checkpoint that was written before there was a key is of a run that did what is the key's default today.
+    A checkpoint that is older than a key counts as one with the key's default.
     """
     before = identity_of(Config()) | header.facts["identity"]
     changed = {key: value for key, value in now.items() if before.get(key) != value}
@@ -144,7 +144,7 @@ def differences(header: Header, now: Mapping[str, Any]) -> str:
 
 
 def changes(header: Header, config: Config, *, ranks: int) -> str:
-    """Return what differs from when a checkpoint with that ``header`` was written, and may; "" if nothing does."""
+    """Describe the settings that changed since the checkpoint with this ``header``; "" if none did."""
     before: dict[str, Any] = {"number of ranks": header.facts["world_size"]}
     now: dict[str, Any] = {"number of ranks": ranks}
     if CONFIG in header.facts:
@@ -158,50 +158,51 @@ def changes(header: Header, config: Config, *, ranks: int) -> str:
 
 
 def _as_saved(config: Config) -> dict[str, dict[str, Any]]:
-    """Return the tables of config.toml with lists for tuples, as JSON gives them back."""
+    """Return the tables of config.toml with lists instead of tuples, as JSON returns them."""
     tables: dict[str, dict[str, Any]] = json.loads(json.dumps(experiment(config)))
     return tables
 
 
 def require_of_trainer(found: Checkpoint) -> None:
-    """Raise a ConfigError where there is nothing that the trainer could resume."""
+    """Raise a ConfigError if the trainer did not write the checkpoint and so cannot resume from it."""
     if not is_of_trainer(found):
         raise ConfigError(
             "checkpoint-of-script",
-            "cannot resume: the checkpoint is of a script with a Session, not of the trainer. Continue it with that "
-            "script, or start anew in another --output-dir.",
+            "cannot resume: a script with a Session wrote the checkpoint, not the trainer. Continue with that script, "
+            "or start a new run in another --output-dir.",
         )
 
 
 def check_resumable(found: Checkpoint, config: Config, learner: Learner) -> None:
-    """Make sure that ``found`` is of the run that ``config`` describes, on the data that ``learner`` was built for.
+    """Check that ``found`` belongs to the run that ``config`` describes, with the data that ``learner`` was built for.
 
     Raises:
-        ConfigError: if not, naming each key and both values.
+        ConfigError: if not. The message lists each key with both values.
     """
     facts = found.header.facts
     if facts[ORDER] not in order.VERSIONS:
         raise ConfigError(
             "newer-format",
-            f"the checkpoint orders samples by version {facts[ORDER]}, and this trainer knows "
-            f"{' and '.join(map(str, order.VERSIONS))}: it cannot continue in mid-epoch. Use the one that wrote it.",
+            f"the checkpoint uses sample order version {facts[ORDER]}, but this trainer supports only "
+            f"{' and '.join(map(str, order.VERSIONS))}: it cannot resume within an epoch. Use the trainer version that "
+            "wrote the checkpoint.",
         )
     if changed := differences(found.header, identity_of(config) | learner.data):
         raise ConfigError(
-            "different-run", f"cannot resume: {changed}. Set it back, or start anew in another --output-dir."
+            "different-run", f"cannot resume: {changed}. Restore the value, or start a new run in another --output-dir."
         )
 
 
 class NamedOptimizer:
-    """An optimiser whose state goes by the names of parameters, as "exp_avg/conv1.weight", and not by their order."""
+    """Optimizer state with keys by parameter name, such as "exp_avg/conv1.weight", instead of by position."""
 
     def __init__(self, optimizer: Optimizer, model: nn.Module) -> None:
-        """Name the parameters of ``optimizer`` as ``model`` does."""
+        """Wrap ``optimizer``, whose parameters have the names that they have in ``model``."""
         self._optimizer = optimizer
         self._model = model
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the tensors that the optimiser keeps for each parameter."""
+        """Return the tensors that the optimizer keeps for each parameter."""
         return {
             f"{key}/{name}": value
             for name, parameter in self._model.named_parameters()
@@ -210,7 +211,7 @@ class NamedOptimizer:
         }
 
     def load_state_dict(self, state_dict: dict[str, Tensor]) -> None:
-        """Take them over; learning rate and the like stay as configured."""
+        """Load the tensors; the learning rate and other hyperparameters stay as configured."""
         parameters = dict(self._model.named_parameters())
         in_order = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
         places = {id(parameter): place for place, parameter in enumerate(in_order)}
@@ -218,7 +219,7 @@ class NamedOptimizer:
         for full_name, value in state_dict.items():
             key, _, name = full_name.partition("/")
             if value.shape == parameters[name].shape:
-                # Fused optimisers walk through memory: the state must be laid out as the parameter is (channels_last).
+                # Fused optimizers walk through memory: the state must have the parameter's layout (channels_last).
                 value = torch.empty_like(parameters[name], dtype=value.dtype).copy_(value)  # noqa: PLW2901
             state.setdefault(places[id(parameters[name])], {})[key] = value
         numbered = self._optimizer.state_dict()["param_groups"]
@@ -226,18 +227,18 @@ class NamedOptimizer:
 
 
 class Average:
-    """A moving average whose state is that of the averaged model, by the names that the model has."""
+    """Moving average of the model's weights, with state keys named as in the model."""
 
     def __init__(self, ema: AveragedModel) -> None:
         """Wrap ``ema``."""
         self._ema = ema
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the averages, and over how many steps they are."""
+        """Return the averages and the number of steps they cover."""
         return self._ema.module.state_dict() | {"n_averaged": self._ema.n_averaged}
 
     def load_state_dict(self, state_dict: dict[str, Tensor]) -> None:
-        """Take them over."""
+        """Load the averages and their number of steps."""
         averages = dict(state_dict)
         self._ema.n_averaged.copy_(averages.pop("n_averaged"))
         stateful.load_module(self._ema.module, averages)

@@ -1,4 +1,4 @@
-"""Exact evaluation: every sample counted once, whatever the world size."""
+"""Exact evaluation: each sample counts once, for any world size."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from trainer.data.sampler import MicroBatch, rank_share
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Counts over the whole validation part."""
+    """Counts over the whole validation split."""
 
     confusion: Tensor
-    """Samples by true class (rows) and predicted class (columns): int64 [classes, classes]."""
+    """Number of samples by true class (rows) and predicted class (columns): int64 [classes, classes]."""
     loss_sum: float
     in_top5: int
     bad: int
-    """Samples that could not be decoded and are counted nowhere else."""
+    """Number of samples that could not be decoded; no other count includes them."""
     predicted: Tensor
-    """Class that each sample is taken for: int64 [limit]; NO_LABEL where it could not be decoded."""
+    """Predicted class of each sample: int64 [limit]; NO_LABEL for a sample that could not be decoded."""
 
     @property
     def samples(self) -> int:
-        """Samples evaluated."""
+        """Number of samples evaluated."""
         return int(self.confusion.sum())
 
     @property
@@ -45,7 +45,7 @@ class Evaluation:
 
     @property
     def confused(self) -> list[tuple[int, int]]:
-        """Pairs (true class, predicted class) that differ: the most samples first, of as many the largest share."""
+        """Wrong pairs (true class, predicted class): most samples first, ties by largest share of the true class."""
         counts = self.confusion - torch.diag(self.confusion.diagonal())
         totals = self.confusion.sum(1).tolist()
         cells = [(count, true, other) for true, row in enumerate(counts.tolist()) for other, count in enumerate(row)]
@@ -59,29 +59,29 @@ class Evaluation:
 
 
 class Classifier(Protocol):
-    """What is evaluated: a learner, or a model out of a checkpoint."""
+    """Interface of a model to evaluate: a learner, or a model from a checkpoint."""
 
     @property
     def comm(self) -> Communicator:
-        """Of this rank."""
+        """The communicator of this rank."""
         ...
 
     @property
     def evaluated(self) -> nn.Module:
-        """The bare model."""
+        """The unwrapped model."""
         ...
 
     def logits(self, images: Tensor) -> Tensor:
-        """Return what the model says of uint8 images [n, c, h, w]: [n, classes]."""
+        """Return the model's logits for uint8 images [n, c, h, w]: [n, classes]."""
         ...
 
     def share_buffers(self) -> None:
-        """Give all ranks rank 0's buffers."""
+        """Broadcast rank 0's buffers to all ranks."""
         ...
 
 
 Watch = Callable[[Iterable[Batch], int], Iterable[Batch]]
-"""Passes on the batches of a rank, and may end what is done with them; the number is that of the rank with the most."""
+"""Wrap the iterator over a rank's batches, and may end the pass early; the number is the most batches of any rank."""
 
 
 def evaluate(
@@ -94,7 +94,7 @@ def evaluate(
     plan = [MicroBatch(share[i : i + batch_size], True, limit) for i in range(0, len(share), batch_size)]
     cells = torch.zeros(classes * classes, dtype=torch.int64, device=device)
     sums = torch.zeros(3, dtype=torch.float64, device=device)  # loss, in top 5, bad
-    taken_for = torch.zeros(limit, dtype=torch.float64, device=device)  # 1 + the class, 0 for none
+    taken_for = torch.zeros(limit, dtype=torch.float64, device=device)  # 1 + the class; 0: no class
     learner.share_buffers()
     learner.evaluated.eval()
     batches: Iterable[Batch] = loader.batches(plan)

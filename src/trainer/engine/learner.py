@@ -1,4 +1,4 @@
-"""The model and what changes it: one optimiser step, seen the same way under every strategy."""
+"""The learner: a model, its optimizer, and one training step, the same for every strategy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from trainer.parallel.strategy import Strategy
 
 
 class Learner:
-    """A model, its replica among the ranks, and its optimiser."""
+    """A model, its wrapped replica on this rank, and its optimizer."""
 
     def __init__(
         self,
@@ -49,19 +49,19 @@ class Learner:
         cuts: Sequence[str] = (),
         devices: Sequence[torch.device] = (),
     ) -> None:
-        """Bring ``model`` to its devices, and join it with the other ranks'.
+        """Move ``model`` to its devices, and connect it to the other ranks' replicas.
 
         Args:
             config: the experiment.
-            comm: of this rank.
+            comm: this rank's communicator.
             strategy: how ranks train together.
             model: on the CPU, for images of ``shape``.
             shape: channels, height, width.
-            classes: number of them.
+            classes: number of classes.
             normalise: for this rank's device.
-            samples_per_epoch: of all ranks.
+            samples_per_epoch: over all ranks.
             cuts: submodules before which ``model`` is cut into stages.
-            devices: of the stages, if it is.
+            devices: of the stages, if there are cuts.
         """
         train = config.train
         self.comm, self.strategy = comm, Replicas(strategy) if cuts else strategy
@@ -81,9 +81,9 @@ class Learner:
         self._learning_rate = LearningRate(config.optim, epochs=train.epochs, world_size=comm.world.size)
         self._samples_per_epoch = samples_per_epoch
         self.data = {"training samples": samples_per_epoch, "classes": classes, "image shape": list(shape)}
-        """What a checkpoint says of the data: another set would be another run."""
+        """Facts of the data for checkpoints: other data would make another run."""
         self.rate = 0.0
-        """The learning rate of the step under way or just taken."""
+        """The learning rate of the current or last step."""
         self._step = 0
         self.replica, self.optimizer = self.strategy.prepare(
             comm, model, build_optimizer(config.optim, model.parameters()), self._warm_up(shape)
@@ -94,20 +94,20 @@ class Learner:
         if decay := config.model.ema_decay:
             self.ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
         self._evaluated_pipeline = self.pipeline.of(self.evaluated) if self.pipeline else None
-        if config.model.recompute:  # last, as copies and stages are made of the model as it is
+        if config.model.recompute:  # last, because copies and stages need the plain model
             recompute_blocks(model, cuts, replay=self._replay)
         self._seed = train.seed
         self._seeder = self._seeder_of(StepSeeder.version if config.model.compile else ModuleSeeder.version)
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=comm.device)
         """Sum of the losses of this rank's samples since it was last set to zero."""
         self.bad = 0
-        """Images among them that could not be read."""
+        """Number of those samples whose image could not be read."""
         self.timeline: Timeline | None = None
-        """When the passes of a pipeline ran, in a step of this attempt that was measured."""
+        """Times of the pipeline's passes in the last measured step of this attempt."""
         self._steps = 0
 
     def _warm_up(self, shape: Shape) -> Callable[[nn.Module], None]:
-        """Return the pass that Strategy.prepare may want, for images of ``shape``."""
+        """Return the warm-up pass for Strategy.prepare, for images of ``shape``."""
 
         def warm_up(replica: nn.Module) -> None:
             buffers = [buffer.clone() for buffer in self.model.buffers()]
@@ -122,11 +122,11 @@ class Learner:
 
     @property
     def randomness(self) -> int:
-        """Which random numbers layers draw: a version, which a resumed run keeps."""
+        """Version of the random numbers that layers draw; a resumed run keeps it."""
         return self._seeder.version
 
     def use_randomness(self, version: int) -> None:
-        """Let layers draw the random numbers of a ``version``."""
+        """Make layers draw the random numbers of ``version``."""
         self._seeder.close()
         self._seeder = self._seeder_of(version)
 
@@ -137,9 +137,9 @@ class Learner:
         return self._seeder.replay()
 
     def start_step(self, position: Position, *, step_samples: int) -> None:
-        """Set what depends on the position alone: dropout by the step, the learning rate by the epochs behind.
+        """Set the state that depends on the position alone: dropout's seed (step) and the learning rate (epoch).
 
-        ``step_samples``: that this step will consume, over all ranks.
+        ``step_samples``: samples that this step consumes, over all ranks.
         """
         begin = position.epoch + position.samples / self._samples_per_epoch
         self.rate = self._learning_rate.at(begin, begin + step_samples / self._samples_per_epoch)
@@ -147,7 +147,7 @@ class Learner:
         self._step = position.step
 
     def backward(self, batches: Iterable[Batch], *, count: int) -> None:
-        """Add the gradients of the ``count`` micro-batches of a step, which are read one by one."""
+        """Accumulate the gradients of a step's ``count`` micro-batches, which are read one by one."""
         if self.pipeline:
             self.pipeline.train(iter(batches), count, self, measure=self._measured_now())
             return
@@ -161,7 +161,7 @@ class Learner:
                     loss.backward()
 
     def _measured_now(self) -> Measure | None:
-        """Return what measures the passes of this step: of the first, second, fourth, eighth ... of an attempt."""
+        """Return the timer for this step's passes, in steps 1, 2, 4, 8 ... of an attempt; otherwise None."""
         assert self.pipeline
         self._steps += 1
         if self._steps & (self._steps - 1):
@@ -175,7 +175,7 @@ class Learner:
 
     @contextmanager
     def forward(self, batch: Batch) -> Iterator[None]:
-        """Let a forward pass of a micro-batch draw its random numbers, and compute in the types of --amp."""
+        """Return the context of a micro-batch's forward pass: its random numbers, and the autocast of --amp."""
         self._seeder.begin(self._step, batch.micro.number)
         try:
             with autocast(self._amp, self.comm.device):
@@ -184,22 +184,23 @@ class Learner:
             if unused_parameters(error):
                 raise ConfigError(
                     "unused-parameters",
-                    "the model has parameters that took no part in the last step, and DistributedDataParallel waits "
-                    "for their gradients: --find-unused-parameters trains such a model.",
+                    "some of the model's parameters took no part in the last step, and DistributedDataParallel waits "
+                    "for their gradients: set --find-unused-parameters for such a model.",
                 ) from error
             if not too_few_for_batch_norm(error):
                 raise
             raise TrainerError(
                 "batch-too-small",
-                f"batch norm cannot look at a micro-batch of {len(batch.labels)} sample: choose a --batch-size that "
-                "leaves each rank and micro-step two, also in the last step of an epoch, or a model without it.",
+                f"batch norm cannot train on a micro-batch of {len(batch.labels)} sample: choose a --batch-size that "
+                "gives each rank at least two samples per micro-batch, also in an epoch's last step, or a model "
+                "without batch norm.",
             ) from error
 
     def loss(self, batch: Batch, logits: Tensor) -> Tensor:
-        """Return what is to be differentiated of a micro-batch, given its logits, and count its loss.
+        """Return the loss of a micro-batch to differentiate, given its logits, and add to ``loss_sum``.
 
-        That is the sum over this rank's samples over the samples of the whole step, times the world size, which the
-        mean over ranks takes out again: so every sample weighs the same however they are spread.
+        The result is the sum over this rank's samples, divided by the samples of the whole step, times the world size.
+        The mean over ranks cancels the world size, so each sample has the same weight on any number of ranks.
         """
         loss = F.cross_entropy(
             logits.to(self.normalise.dtype),
@@ -214,7 +215,7 @@ class Learner:
         return scaled
 
     def step(self) -> None:
-        """Take the optimiser step that the gradients ask for."""
+        """Take an optimizer step with the accumulated gradients, and update the moving average."""
         with record_function(UPDATE), self.strategy.synchronized_gradients(self.optimizer):
             if self._clip:
                 self.scaler.unscale_(self.optimizer)
@@ -227,24 +228,24 @@ class Learner:
 
     @property
     def evaluated(self) -> nn.Module:
-        """The bare model to evaluate: the moving average where there is one."""
+        """The unwrapped model to evaluate: the moving average if there is one."""
         return self.ema.module if self.ema else self.model
 
     @torch.no_grad()
     def logits(self, images: Tensor) -> Tensor:
-        """Return what ``evaluated`` says of uint8 images [n, c, h, w]: [n, classes]."""
+        """Return the logits of ``evaluated`` for uint8 images [n, c, h, w]: [n, classes]."""
         with autocast(self._amp, self.comm.device):
             logits: Tensor = (self._evaluated_pipeline or self.evaluated)(self.normalise(images))
         return logits.to(self.comm.device, self.normalise.dtype)
 
     def share_buffers(self) -> None:
-        """Give all ranks rank 0's batch norm statistics, the ones that checkpoints hold."""
+        """Broadcast rank 0's batch norm statistics, which checkpoints hold, to all ranks."""
         self.comm.broadcast(list(self.evaluated.buffers()))
 
     def require_equal_replicas(self) -> None:
-        """Raise a TrainerError, on all ranks, if one of them holds other weights, averages or state of the optimiser.
+        """Raise a TrainerError, on all ranks, if their weights, averages or optimizer states differ.
 
-        Buffers are left out: each rank has batch norm statistics of its own, and rank 0's are saved.
+        Buffers are not compared: each rank has its own batch norm statistics, and rank 0's are saved.
         """
         tensors = {name: parameter.data for name, parameter in self.model.named_parameters()}
         names: dict[Tensor, str] = {parameter: name for name, parameter in self.model.named_parameters()}
@@ -255,19 +256,19 @@ class Learner:
         if differing := differences(self.comm, tensors):
             error = TrainerError(
                 "replicas-differ",
-                f"the replicas are no longer equal: {differing}. Memory or a GPU is faulty there, nodes are not alike, "
-                "or an operation is not deterministic. Nothing of it is saved: leave that node out, and resume from "
-                "the last checkpoint.",
+                f"the replicas are no longer equal: {differing}. Memory or a GPU is faulty there, the nodes differ, or "
+                "an operation is not deterministic. The trainer does not save this state: exclude that node, and "
+                "resume from the last checkpoint.",
             )
             error.raised_on_all_ranks = True
             raise error
 
     def require_finite(self) -> None:
-        """Raise a TrainerError if a weight is not a number; all ranks hold the same weights and so agree."""
+        """Raise a TrainerError if a weight is not finite; all ranks hold the same weights, so all raise it."""
         norms = torch._foreach_norm(list(self.model.parameters()))  # noqa: SLF001 -- one host sync for all of them
         if not torch.stack([norm.to(self.comm.device) for norm in norms]).isfinite().all():
             raise TrainerError(
                 "diverged",
-                "the weights are no longer finite: training diverged and is not saved. "
+                "the weights are no longer finite: training has diverged, and this state is not saved. "
                 "Resume with a lower --lr, with --clip-grad, or with --amp none.",
             )

@@ -1,7 +1,7 @@
-"""How much memory of its devices a rank needs, computed without taking any of it.
+"""Estimate of the device memory that a rank needs, computed without allocating it.
 
-A training step is computed on tensors without data (torch's FakeTensorMode), and what is alive at each moment counted.
-Not counted are the context of CUDA, the workspaces of its libraries, and what its allocator rounds up.
+A training step runs on tensors without data (torch's FakeTensorMode) and counts the bytes of live tensors. The estimate
+leaves out the CUDA context, the workspaces of CUDA libraries, and the allocator's rounding.
 """
 
 from __future__ import annotations
@@ -37,34 +37,33 @@ from trainer.parallel.stages.pipeline import Pipeline
 log = logging.getLogger(__name__)
 CPU = torch.device("cpu")
 PERIODS = 2
-"""Micro-batches a stage, in 1F1B, within which as many are alive as there ever are: after that the order repeats."""
+"""Micro-batches per stage, in 1F1B, that reach the most live micro-batches: after that the order repeats."""
 
 
 @dataclass(frozen=True)
 class StageMemory:
-    """What a stage of a model, or a whole one, needs, in bytes."""
+    """Memory that a pipeline stage or a whole model needs, in bytes."""
 
     parameters: int
-    """Buffers included."""
+    """Parameters and buffers."""
     gradients: int
     optimizer: int
     average: int
-    """Of --ema-decay."""
+    """The moving average of --ema-decay."""
     activations: int
-    """All else that is alive at the peak of a training step: what is kept for the backward pass, and what operations
-    need besides."""
+    """All other live tensors at the peak of a training step: those kept for the backward pass and temporary ones."""
     evaluation: int
-    """The same of an evaluation, which needs no gradients."""
+    """The same for an evaluation, which needs no gradients."""
 
     @property
     def total(self) -> int:
-        """At the peak."""
+        """Bytes needed at the peak."""
         steady = self.parameters + self.optimizer + self.average
         return steady + max(self.gradients + self.activations, self.evaluation)
 
 
 class _Step:
-    """A training step on tensors without data (trainer.parallel.stages.pipeline.Passes); micro-batches are numbers."""
+    """Training step on tensors without data (trainer.parallel.stages.pipeline.Passes); micro-batches are numbers."""
 
     def __init__(self, config: Config, shape: Shape, samples: int) -> None:
         """Train on ``samples`` images of ``shape`` in each micro-batch."""
@@ -72,28 +71,28 @@ class _Step:
         self._dtype = getattr(torch, config.train.dtype)
 
     def images(self, samples: int) -> Tensor:
-        """Return floats [samples, c, h, w]."""
+        """Return images of ``train.dtype`` [samples, c, h, w]."""
         images = torch.empty(samples, *self._shape, dtype=torch.uint8)
         return images.to(self._dtype, memory_format=memory_layout(self._config))
 
-    def prepare(self, micro: int) -> Tensor:  # noqa: ARG002 -- all are alike
+    def prepare(self, micro: int) -> Tensor:  # noqa: ARG002 -- all are the same
         """Return the images of a micro-batch."""
         return self.images(self._samples)
 
     def forward(self, micro: int) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Compute in the types of --amp."""
+        """Return the autocast context of --amp."""
         return autocast(self._config.train.amp, CPU)
 
     def loss(self, micro: int, logits: Tensor) -> Tensor:  # noqa: ARG002
-        """Return some loss of the logits."""
+        """Return the cross-entropy of the logits with arbitrary labels."""
         return F.cross_entropy(logits.to(self._dtype), torch.empty(len(logits), dtype=torch.int64))
 
 
 def memory_of(model: nn.Module, config: Config, *, cuts: Sequence[str], shape: Shape, ranks: int) -> list[StageMemory]:
-    """Return what each stage of ``model`` needs on one of ``ranks``; a model that is not cut is one stage.
+    """Return the memory that each stage of ``model`` needs on one of ``ranks``; a model without cuts is one stage.
 
     Args:
-        model: on the CPU, for images of ``shape``; it stays as it is.
+        model: on the CPU, for images of ``shape``; not changed.
         config: the experiment.
         cuts: submodules before which stages begin.
         shape: channels, height, width.
@@ -120,10 +119,10 @@ def memory_of(model: nn.Module, config: Config, *, cuts: Sequence[str], shape: S
             activations = _training(pipeline, step, count)
     except ConfigError:
         raise
-    except Exception as error:  # a forward of somebody else's may do anything with its tensors
+    except Exception as error:  # a user-defined forward may do anything with its tensors
         why = reason_of(error)
         raise ConfigError(
-            "memory-unknown", f"--memory: {type(model).__name__} cannot be computed without data: {why}"
+            "memory-unknown", f"--memory: cannot run {type(model).__name__} on tensors without data: {why}"
         ) from error
     found = []
     for number, stage in enumerate(pipeline.stages):
@@ -143,16 +142,16 @@ def memory_of(model: nn.Module, config: Config, *, cuts: Sequence[str], shape: S
 
 
 def report(stages: Sequence[StageMemory], devices: Sequence[torch.device], comm: Communicator) -> None:
-    """Log what ``stages`` need, each on its one of ``devices``.
+    """Log the memory that each of ``stages`` needs on its entry in ``devices``.
 
     Raises:
-        ConfigError: if that is more than a device has.
+        ConfigError: if a device has less memory than its stages need.
     """
     needed: dict[torch.device, int] = defaultdict(int)
     for number, (stage, device) in enumerate(zip(stages, devices, strict=True)):
         needed[device] += stage.total
         log.info(
-            "memory of %s on %s: parameters %s, gradients %s, optimiser %s, moving average %s; activations %s, of an "
+            "memory of %s on %s: parameters %s, gradients %s, optimizer %s, moving average %s; activations %s, in "
             "evaluation %s",
             f"stage {number}" if len(stages) > 1 else "a rank",
             device,
@@ -166,36 +165,37 @@ def report(stages: Sequence[StageMemory], devices: Sequence[torch.device], comm:
         if need > has:
             raise ConfigError(
                 "out-of-memory",
-                f"{device} has {_megabytes(has)} for a rank, which needs {_megabytes(need)}: more --grad-accum-steps, "
-                "a smaller --batch-size or --val-batch-size, --amp bf16, --recompute, or stages (docs/split.md).",
+                f"{device} has {_megabytes(has)} for a rank, which needs {_megabytes(need)}: use more "
+                "--grad-accum-steps, a smaller --batch-size or --val-batch-size, --amp bf16, --recompute, or pipeline "
+                "stages (docs/split.md).",
             )
 
 
 @contextmanager
 def out_of_memory_explained() -> Iterator[None]:
-    """Let an allocation that fails end the run with a sentence: trying again unchanged cannot help.
+    """Turn a failed device allocation into a one-line error that is not retried, because a retry would fail again.
 
     Raises:
-        ConfigError: on this rank.
+        ConfigError: on this rank, if an allocation fails.
     """
     try:
         yield
     except torch.OutOfMemoryError as error:
         said = str(error).partition("\n")[0]
         raise ConfigError(
-            "out-of-memory", f"{said} `trainer --dry-run --memory` says what a rank needs (docs/split.md)."
+            "out-of-memory", f"{said} `trainer --dry-run --memory` prints the memory that a rank needs (docs/split.md)."
         ) from error
 
 
 def report_peaks(devices: Iterable[torch.device]) -> None:
-    """Log the most that has been allocated on each GPU so far, of PyTorch's tensors."""
+    """Log the peak memory that PyTorch's tensors have used on each GPU so far."""
     for device in dict.fromkeys(devices):
         if device.type == "cuda":
             log.info("%s: %s allocated at the peak", device, _megabytes(torch.cuda.max_memory_allocated(device)))
 
 
 def _capacity(device: torch.device, comm: Communicator) -> int:
-    """Return how many bytes a rank may use of ``device``: a GPU as a whole, its share of the memory of its node."""
+    """Return the bytes of ``device`` that a rank may use: a whole GPU, or on the CPU its share of the node's memory."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[1]
     total = re.search(r"MemTotal: *(\d+) kB", Path("/proc/meminfo").read_text(encoding="ascii"))

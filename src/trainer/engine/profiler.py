@@ -1,8 +1,8 @@
-"""``--profile``: the time of a few optimiser steps, by torch's profiler, or the startup time, by part.
+"""``--profile``: profiles of a few optimizer steps by torch's profiler, or of the startup by phase.
 
-A rank leaves two files in the folder profile/ of the run: ``rankN.trace.json.gz``, which https://ui.perfetto.dev and
-chrome://tracing open, and ``rankN.json``, a summary of it for the log and the report. With ``--profile start`` it
-leaves ``start.rankN.json``, the seconds of each part of ``slipway.base.startup_time``.
+A rank writes two files to the folder profile/ of the run: ``rankN.trace.json.gz``, to open in https://ui.perfetto.dev
+or chrome://tracing, and ``rankN.json``, a summary for the log and the report. With ``--profile start`` it writes
+``start.rankN.json``, the seconds of each phase in ``slipway.base.startup_time``.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from trainer.config.settings import Launch
 from trainer.data.loader import Batch
 
 DATA, FORWARD, BACKWARD, UPDATE = PARTS = ("waiting for data", "forward", "backward", "update")
-"""Of a step, as the trace names them. Ranks exchange gradients while backward goes on, or in update under Horovod."""
+"""Parts of a step, as the trace names them. Ranks exchange gradients during backward; with Horovod, in update."""
 START = "start"
-"""Value of --profile that records the start in place of steps."""
+"""Value of --profile that records the startup instead of steps."""
 OPERATORS = 5
-"""So many of the costliest are in a summary."""
+"""Number of the costliest operators in a summary."""
 log = logging.getLogger(__name__)
 
 
 class Profiler:
-    """Records some steps of an attempt."""
+    """Recorder of some steps of an attempt."""
 
     def __init__(self, steps: range, folder: Path, *, rank: int) -> None:
-        """Make ready to record ``steps``, counted from 1 in this attempt, into ``folder``."""
+        """Prepare to record ``steps``, counted from 1 in this attempt, in ``folder``."""
         self._steps, self._folder, self._rank = steps, folder, rank
         self._done = 0
         self._profile: torch.profiler.profile | None = None
         self._began = 0.0
         self._recorded = False
-        """Whether a batch has come since the record began."""
+        """Whether a batch has arrived since the profile began."""
 
     def watch(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Pass on the batches of an epoch; at its end, or where it is left, a record ends too."""
+        """Yield the batches of an epoch; a profile ends with the pass, also if the pass ends early."""
         batches = iter(batches)
         begins = True
         try:
@@ -82,7 +82,7 @@ class Profiler:
         self._began = time.perf_counter()
 
     def _stop(self) -> None:
-        """End the record, if one is under way, and write it. A disk that takes none of it must not end the run."""
+        """End the profile, if one is active, and write it. A failed write must not end the run."""
         profile, self._profile = self._profile, None
         if profile is None:
             return
@@ -101,15 +101,16 @@ class Profiler:
                 profile.export_chrome_trace(str(temporary))
             write_json(self._folder / f"rank{self._rank}.json", found)
         except (OSError, RuntimeError) as error:  # the latter is torch's
-            warn(log, "no-profile", "the profile cannot be written: %s", one_line(str(error)))
+            warn(log, "no-profile", "cannot write the profile: %s", one_line(str(error)))
         else:
-            log.info("profile of %s; https://ui.perfetto.dev opens %s", describe(found), trace)
+            log.info("profile of %s; open it in https://ui.perfetto.dev: %s", describe(found), trace)
 
 
 def summary(profile: torch.profiler.profile, seconds: float) -> dict[str, Any]:
-    """Return what a profile that took so many ``seconds`` says: the seconds of each part, and the costliest operators.
+    """Summarize a profile of ``seconds`` s: the seconds of each part, and the costliest operators.
 
-    On GPUs an operator takes the time of its kernels, and parts are the host's: a GPU may work on behind them.
+    On GPUs, an operator's time is that of its kernels. The time of a part is the host's, and a GPU may still be working
+    when the part ends.
     """
     events = profile.key_averages()
     parts = {event.key: event.cpu_time_total / 1e6 for event in events if event.key in PARTS}
@@ -130,7 +131,7 @@ def summary(profile: torch.profiler.profile, seconds: float) -> dict[str, Any]:
 
 
 def describe(found: dict[str, Any]) -> str:
-    """Return a summary in a line."""
+    """Return a summary as one line."""
     first, last = found["steps"]
     parts = ", ".join(f"{name} {seconds / found['seconds']:.0%}" for name, seconds in found["parts"].items())
     costliest = ", ".join(f"{row['name']} {row['seconds'] / found['seconds']:.0%}" for row in found["operators"])
@@ -138,10 +139,10 @@ def describe(found: dict[str, Any]) -> str:
 
 
 def profiler_for(launch: Launch, folder: Path, world: World) -> Profiler | None:
-    """Return what records the steps that --profile names in the run ``folder``; None where this rank records nothing.
+    """Return the profiler for the steps in --profile, which writes to the run ``folder``; None if this rank has none.
 
     Raises:
-        ConfigError: on all ranks, for steps or ranks that there are not.
+        ConfigError: on all ranks, if the range of steps is empty or a rank does not exist.
     """
     if not launch.profile:
         return None
@@ -151,7 +152,7 @@ def profiler_for(launch: Launch, folder: Path, world: World) -> Profiler | None:
     if not steps:
         wrong = f"launch.profile: {launch.profile} ends before it begins."
     elif max(ranks) >= world.size:
-        wrong = f"launch.profile_ranks: there is no rank {max(ranks)}: they are 0 to {world.size - 1}."
+        wrong = f"launch.profile_ranks: rank {max(ranks)} does not exist; ranks are 0 to {world.size - 1}."
     if wrong:
         error = ConfigError("bad-profile", wrong)
         error.raised_on_all_ranks = True
@@ -162,30 +163,28 @@ def profiler_for(launch: Launch, folder: Path, world: World) -> Profiler | None:
 
 
 def profiled_ranks(launch: Launch, world: World) -> Sequence[int]:
-    """Return the ranks that --profile-ranks names; some may not exist."""
+    """Return the ranks in --profile-ranks; some may not exist."""
     if launch.profile_ranks == "all":
         return range(world.size)
     return [int(rank) for rank in launch.profile_ranks.split(",")]
 
 
 def write_start(parts: Mapping[str, float], folder: Path, *, rank: int) -> None:
-    """Write the seconds up to the first step, by part, into ``folder``, and log them."""
+    """Write the seconds from start to the first step, by phase, to ``folder``, and log them."""
     try:
         folder.mkdir(exist_ok=True)
         write_json(folder / f"start.rank{rank}.json", {"rank": rank, "seconds": dict(parts)})
     except OSError as error:
-        warn(log, "no-profile", "the profile of the start cannot be written: %s", error.strerror)
+        warn(log, "no-profile", "cannot write the startup profile: %s", error.strerror)
     else:
         log.info("rank %d: %s", rank, describe_start(dict(parts)))
 
 
 def warn_if_missed(launch: Launch, steps: int) -> None:
-    """Say so where an attempt that took so many steps ended before those that --profile names."""
+    """Warn if the attempt ended, after ``steps`` steps, before the first step in --profile."""
     first = 1 if launch.profile == START else _first_and_end(launch.profile or "0")[0]
     if launch.profile and steps < first:
-        warn(
-            log, "no-profile", "--profile %s: nothing is profiled, as this attempt took %d steps", launch.profile, steps
-        )
+        warn(log, "no-profile", "--profile %s: no profile, because this attempt took %d steps", launch.profile, steps)
 
 
 def _first_and_end(steps: str) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""What a run folder says of how the trainer was started."""
+"""Record, in a run folder, of how the trainer was started."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def begin(
     auto: Mapping[str, object] | None = None,
     step: int,
 ) -> Attempt:
-    """Record in the run folder what runs there from now on, and how.
+    """Begin an attempt and record its experiment and launch in the run folder.
 
     Args:
         owned: the run folder.
         config: the experiment.
-        world: the ranks that take part.
-        launched: the settings of this launch as they were resolved.
-        auto: what the keys of the experiment that are auto stand for.
-        step: optimiser steps done before.
+        world: this rank's place in the world.
+        launched: the resolved settings of this launch.
+        auto: resolved values of the experiment's keys that are auto.
+        step: optimizer steps done before this attempt.
     """
     return owned.begin(
         config=tomli_w.dumps(experiment(config)),
