@@ -77,7 +77,7 @@ make_folder_on_each_node() {
         step_on_each_node 0 sh "$lib/make_folder.sh" "$trusted" "$@" || code=$?
         [ "$code" = 124 ] || [ "$code" = 137 ] || break # exit codes of timeout(1)
         [ "$try" = 2 ] ||
-            warn slow-nodes "no answer from the nodes within SLIPWAY_PREFLIGHT_SECONDS: trying again"
+            warn slow-nodes "the nodes exceeded SLIPWAY_PREFLIGHT_SECONDS: trying once more"
     done
     return "$code"
 }
