@@ -83,7 +83,7 @@ build_image() {
     local built=$unfinished/slipway-$SLIPWAY_VARIANT.sif
     mv --force --no-target-directory -- "$built" "$SLIPWAY_IMAGE" || {
         unfinished='' # the image is complete: do not remove it
-        die cannot-write "cannot replace $SLIPWAY_IMAGE; the new image is $built"
+        die cannot-write "cannot replace $SLIPWAY_IMAGE by the new image, which is $built"
     }
     log "$SLIPWAY_IMAGE is ready: SLIPWAY_IMAGE=${SLIPWAY_IMAGE@Q} sbatch jobscripts/ddp.job"
 }
@@ -129,7 +129,7 @@ build_venv() {
     # Make the link in the new folder, on the same disk, so that mv replaces the old one atomically.
     ln --symbolic -- "${built##*/}" "$built/.link" &&
         mv --force --no-target-directory -- "$built/.link" "$SLIPWAY_VENV" ||
-            die cannot-write "cannot replace $SLIPWAY_VENV; the new environment is $built"
+            die cannot-write "cannot replace $SLIPWAY_VENV by the new environment $built"
     log "$SLIPWAY_VENV is ready: USE_CONTAINER=0 SLIPWAY_VENV=${SLIPWAY_VENV@Q} sbatch" \
         "jobscripts/ddp.job"
     list_older_venvs "$built"
