@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# The run folder: attempts, the lock against concurrent jobs, and the copies of script, library and
-# configuration with which the run can be continued even if the clone changes.
+# The run folder: its attempts, the check that no other job uses it, and the copies of script,
+# library and configuration with which the run can be continued even if the clone changes.
 
 readonly LIBRARY_MARK=.slipway-library # file that marks the copy in a run folder
 cluster='' # this job's cluster; empty if the scheduler has only one
@@ -35,7 +35,7 @@ open_run_folder() {
     require_private_folder
     if [ -e "$RUN_DIR/job.sh" ] && ! [ "$script_file" -ef "$RUN_DIR/job.sh" ]; then
         die folder-holds-run \
-            "$RUN_DIR contains a run that another job began: to continue it, submit" \
+            "$RUN_DIR contains a run, and this script is not its job.sh: to continue it, submit" \
             "$RUN_DIR/job.sh; to begin another run," \
             "set SLIPWAY_OUTPUT to another folder"
     fi
