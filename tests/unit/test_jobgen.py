@@ -285,7 +285,7 @@ class TestSitesAreFound:
         for folder in reversed(folders):
             (folder / "mine.toml").write_text(f'name = "{folder.name} of {folder.parent.name}"\n')
             text = rendered(capsys, spec="ddp", site="mine")
-            assert f"# The site, {folder.name} of {folder.parent.name}." in text
+            assert f"# Site {folder.name} of {folder.parent.name}." in text
         assert re.search(r"--site jobscripts/sites/mine\.toml", text)
         for folder in folders:
             (folder / "mine.toml").unlink()

@@ -19,10 +19,10 @@ from jobgen.base.queue import JobId, Phase, Seen, ask
 from jobgen.base.shell import Expansion, Word, one_line, words_of
 from jobgen.schedulers import Array, Contract, Directive, Scheduler, array_reason, range_of
 
-NAME = "names the log; one log of output and errors; again after the loss of a node"
-NODES = "any number of nodes, with GPUs, and cores for threads and data loaders; time of an attempt"
+NAME = "name of the log; one log for output and errors; start again after the loss of a node"
+NODES = "any number of nodes, their GPUs, cores for threads and data loaders; time limit of one start"
 SHELL = "otherwise the login shell, perhaps tcsh, would read this script"
-SITE = "asked for by the site"
+SITE = "set by the site file"
 REASONS = {
     "S": SHELL,
     "N": NAME,
@@ -43,11 +43,11 @@ BATCH_OPTIONS = {"S", "e", "j", "k", "o", "r"}
 
 IDENTITY = """\
 if [ -z "${PBS_JOBID:-}" ]; then
-    echo "$script_name: error[no-nodes]: this is no job of PBS: submit it with qsub, or" \\
+    echo "$script_name: error[no-nodes]: this is not a PBS job: submit it with qsub, or" \\
         "run it inside qsub -I" >&2 || :
     exit 78
 fi
-interactive=1 # inside qsub -I, where each start of this script is a run of its own
+interactive=1 # inside qsub -I, each start of this script is a separate run
 [ "${PBS_ENVIRONMENT:-}" = PBS_INTERACTIVE ] || interactive=''
 cd -- "$PBS_O_WORKDIR" 2>/dev/null || { # PBS starts in the home folder
     echo "$script_name: error[cannot-read]: cannot enter ${PBS_O_WORKDIR@Q}, from where this job" \\
@@ -55,11 +55,11 @@ cd -- "$PBS_O_WORKDIR" 2>/dev/null || { # PBS starts in the home folder
     exit 78
 }
 submit_folder=$PWD
-job_id=${PBS_JOBID%%.*} # 12[1] of an array becomes 12_1, as brackets match file names
+job_id=${PBS_JOBID%%.*} # 12[1] of an array becomes 12_1: brackets are glob patterns
 job_id=${job_id/[/_}
 job_id=${job_id%]}
-# Empty in a new job, though one had its number before: PBS counts how often it began. Asked twice,
-# as a SIGTERM ends qstat too.
+# Unset in a new job (job numbers can be reused): PBS counts the starts. Query twice, as a SIGTERM
+# ends qstat too.
 restarted=''
 for nap in 0 1; do
     sleep "$nap" || :
@@ -69,7 +69,7 @@ for nap in 0 1; do
     break
 done"""
 RESTARTED = """\
-[ -n "$record" ] || # PBS is silent: it was, if this job began an attempt here within 30 days
+[ -n "$record" ] || # PBS does not answer: 1 if this job began an attempt here within 30 days
     restarted=$(find -- "$run_dir/logs/" -path "*/job" -mtime -30 -exec grep --quiet \\
         --line-regexp "pbs $job_id\\( ${PBS_JOBID#*.}\\)\\?" {} \\; -printf 1 -quit 2>/dev/null) || :"""
 CONTRACT = Contract(
