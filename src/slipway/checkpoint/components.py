@@ -36,7 +36,7 @@ RANKS = "ranks."
 
 
 class Stateful(Protocol):
-    """A model, an optimiser, a scheduler: the protocol of torch.distributed.checkpoint.stateful."""
+    """A model, an optimizer, a scheduler: the protocol of torch.distributed.checkpoint.stateful."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state, whose tensors may be the object's own."""
@@ -75,7 +75,7 @@ def capture(components: Mapping[str, Stateful], header: Header) -> Checkpoint:
 def restore(components: Mapping[str, Stateful], found: Checkpoint | None, comm: Communicator) -> Restored | None:
     """Bring ``components`` to where ``found`` was captured; all ranks must call this.
 
-    They get tensors on the CPU, and put each where it belongs, as ``load_state_dict`` of modules and optimisers does.
+    They get tensors on the CPU, and put each where it belongs, as ``load_state_dict`` of modules and optimizers does.
 
     Args:
         components: freshly made, on each rank.

@@ -11,7 +11,7 @@ class Position(NamedTuple):
     """A place in training, over all ranks. It does not change: Run counts the steps, and gives another one."""
 
     step: int = 0
-    """Optimiser steps done."""
+    """Optimizer steps done."""
     epoch: int = 0
     """The epoch under way, counted from 0."""
     samples: int = 0

@@ -165,7 +165,7 @@ class Run:
         self._checked_at = time.monotonic()
 
     def advance(self, samples: int = 0) -> None:
-        """Count an optimiser step that is done, and see whether something is due after it.
+        """Count an optimizer step that is done, and see whether something is due after it.
 
         Args:
             samples: that it has consumed over all ranks, where the program counts them.
@@ -180,7 +180,7 @@ class Run:
             self._check()
 
     def count(self, samples: int = 0) -> None:
-        """Count an optimiser step that is done where nothing can be due: behind the last batch of a loop."""
+        """Count an optimizer step that is done where nothing can be due: behind the last batch of a loop."""
         self.step += 1
         self.samples += samples
 
@@ -200,7 +200,7 @@ class Run:
         resumed behind its last batch would have no loss to print.
 
         Args:
-            blocked: whether gradients wait for an optimiser step, so that this is no place to stop.
+            blocked: whether gradients wait for an optimizer step, so that this is no place to stop.
 
         Raises:
             Stopped, SlipwayError: as ``advance`` does; Stopped only if other ranks had batches left.
@@ -217,7 +217,7 @@ class Run:
     def end_epoch(self, *, last: bool, blocked: bool = False) -> None:
         """Save at the beginning of the next epoch, and stop there if the ranks agree on that.
 
-        Where gradients wait for an optimiser step, both come after that.
+        Where gradients wait for an optimizer step, both come after that.
 
         Raises:
             Stopped, SlipwayError: as ``advance`` does.
@@ -247,7 +247,7 @@ class Run:
         Args:
             ended: whether this rank has no batch left.
             save: whether to save; None to save if that is due.
-            blocked: whether gradients wait for an optimiser step.
+            blocked: whether gradients wait for an optimizer step.
             last: whether training ends here, so that there is nothing to stop.
         """
         now, step = time.monotonic(), self.step
@@ -320,7 +320,7 @@ class Run:
         return self._recorder.on_root.clock.enter(part) if self._recorder.on_root else part
 
     def _reserve(self) -> None:
-        """Prepare for the first checkpoint, once a step has made the optimiser's state.
+        """Prepare for the first checkpoint, once a step has made the optimizer's state.
 
         Raises:
             SlipwayError: on every rank, if that cannot be saved.

@@ -52,7 +52,7 @@ class TrackedRun(NamedTuple):
     folder: Path
     """The run folder."""
     step: int
-    """Optimiser steps done before this attempt."""
+    """Optimizer steps done before this attempt."""
     variables: Mapping[str, str]
     """The environment, in which users set up their trackers."""
 
