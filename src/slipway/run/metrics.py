@@ -61,7 +61,7 @@ class TensorBoard:
 
     def __init__(self, folder: Path, *, step: int) -> None:
         """Write to ``folder``; TensorBoard hides events that an earlier attempt wrote after ``step``."""
-        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 -- slow to import, and only on demand
+        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 -- slow to import, so only on demand
 
         self._writer = SummaryWriter(str(folder), purge_step=step + 1)
         self._failed = False
@@ -84,7 +84,7 @@ class TensorBoard:
             yield
         except OSError as error:
             if not self._failed:
-                warn(log, "tracker-ended", "TensorBoard events end at this point: %s; metrics.jsonl has all records", error)
+                warn(log, "tracker-ended", "TensorBoard events stopped: %s; metrics.jsonl has all records", error)
             self._failed = True
 
 

@@ -36,7 +36,7 @@ class Recorder:
             attempt: an attempt that has begun.
             compiled: torch.compile's cache, saved after each checkpoint.
             keep: number of newest checkpoints to keep, in addition to the best.
-            step: optimizer steps done before; checkpoints, metrics and times after this step are set aside or removed.
+            step: optimizer steps done before; later checkpoints are set aside and later metrics are removed.
         """
         folder = attempt.folder
         self.attempt = attempt
