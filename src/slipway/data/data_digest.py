@@ -132,7 +132,7 @@ class Data:
 
 
 def _is_lacking(kind: str, saved: Digest, found: Iterable[Digest]) -> bool:
-    """Return whether no Digest in ``found`` has the saved digest of this kind; False if saved or first one is ""."""
+    """Return whether no Digest in ``found`` has the saved digest of this kind; False if the saved or first is ""."""
     first, *others = [getattr(each, kind) for each in found]
     return bool(first and getattr(saved, kind)) and getattr(saved, kind) not in {first, *others}
 

@@ -97,7 +97,7 @@ class LoaderSettings:
                 name,
                 lacking[name],
                 now[name].text,
-                f"; likewise {', '.join(others[:MAX_NAMES])}" if others else "",
+                f" (changed too: {', '.join(others[:MAX_NAMES])})" if others else "",
             )
 
     def changed(self, current: int | None, *, is_reread: bool) -> dict[str, dict[str, list[str]]]:
