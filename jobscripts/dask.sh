@@ -23,8 +23,8 @@
 #               image and data. Removed at the end; where a node or its job was lost, it stays for
 #               the site's epilog, or the next attempt of the run on that node.
 # Requeue:      By this script (which gives its nodes back and asks for new ones), at most
-#               SLIPWAY_MAX_REQUEUES times: after a time limit, if the attempt has saved a further
-#               step. The loss of a node ends the attempt: `bash RUN_DIR/job.sh` continues the run.
+#               SLIPWAY_MAX_REQUEUES times: after a time limit, if the attempt saved a later step.
+#               The loss of a node ends the attempt: `bash RUN_DIR/job.sh` continues the run.
 # Logs:         RUN_DIR/logs/ATTEMPT/stdout.log (all of it) and stderr.log (its first 1 MB and last
 #               9 MB; up to 20 MB while it grows), those of the nodes' jobs in dask/ beside it, and
 #               RUN_DIR/verdict.ATTEMPT. The last line says what the attempt has used; for that
@@ -130,24 +130,23 @@ fi
 # SLIPWAY_CONFIG=mine.toml bash jobscripts/dask.sh
 : "${USE_CONTAINER:=1}"                       # 1: in SLIPWAY_IMAGE; 0: in SLIPWAY_VENV
 : "${BACKEND:=ddp}"                           # ddp
-: "${SLIPWAY_IMAGE:=slipway.sif}"             # container image; image_build.job makes it
-: "${SLIPWAY_VENV:=.venv}"                    # virtual environment; venv_build.job makes it
-: "${SLIPWAY_CONFIG:=configs/digits.toml}"    # what the trainer trains, and how
-: "${SLIPWAY_SCRIPT:=}"                       # your own Python script, in place of the trainer
+: "${SLIPWAY_IMAGE:=slipway.sif}"             # container image; image_build.job builds it
+: "${SLIPWAY_VENV:=.venv}"                    # virtual environment; venv_build.job builds it
+: "${SLIPWAY_CONFIG:=configs/digits.toml}"    # configuration file of the trainer
+: "${SLIPWAY_SCRIPT:=}"                       # your Python script, instead of the trainer
 : "${SLIPWAY_DATA:=}"                         # folder, squashfs image or tar; empty: built-in sets
-: "${SLIPWAY_DEVICE:=cuda}"                   # cuda, cpu, or auto: a GPU where there is one
-: "${SLIPWAY_RANKS_PER_NODE:=}"               # empty: as many as the job's GPUs suffice for
+: "${SLIPWAY_DEVICE:=cuda}"                   # cuda, cpu, or auto: a GPU if there is one
+: "${SLIPWAY_RANKS_PER_NODE:=}"               # empty: as many as the GPUs of the job allow
 : "${SLIPWAY_DEVICES_PER_RANK:=}"             # GPUs of each rank, if more than one
-: "${SLIPWAY_MAX_REQUEUES:=10}"               # how often the script may requeue itself
-: "${SLIPWAY_NOTIFY:=}"                       # a program to run at restarts and at the end
-: "${SLIPWAY_PROFILER:=}"                     # nsys: profile each rank by Nsight Systems
-: "${SLIPWAY_LOCAL_DISK:=/tmp}"               # of each node, for caches, temporary files and copies
+: "${SLIPWAY_MAX_REQUEUES:=10}"               # maximum number of automatic requeues
+: "${SLIPWAY_NOTIFY:=}"                       # program to run at restarts and at the end
+: "${SLIPWAY_PROFILER:=}"                     # nsys: profile each rank with Nsight Systems
+: "${SLIPWAY_LOCAL_DISK:=/tmp}"               # each node's disk for caches, temporary files, copies
 : "${SLIPWAY_STAGE:=0}"                       # 1: copy image and data to SLIPWAY_LOCAL_DISK first
-: "${SLIPWAY_PREFLIGHT_SECONDS:=60}"          # limit of the preflight; more for slow disks
-: "${SLIPWAY_NODES:=2}"                       # nodes that Dask asks for
-# begin with so many, if no more have come in time; empty: all
-: "${SLIPWAY_MIN_NODES:=}"
-: "${SLIPWAY_WAIT_SECONDS:=3600}"             # how long to wait for the nodes
+: "${SLIPWAY_PREFLIGHT_SECONDS:=60}"          # time limit of the preflight; more for slow disks
+: "${SLIPWAY_NODES:=2}"                       # nodes that Dask requests
+: "${SLIPWAY_MIN_NODES:=}"                    # least nodes to start with; empty: all
+: "${SLIPWAY_WAIT_SECONDS:=3600}"             # maximum time to wait for the nodes
 
 # The site, example. Exports that its nodes need stand here; set outside, a variable wins.
 launcher=dask                                 # starts a process on each node
@@ -222,14 +221,22 @@ request_nodes                     # -> nodes, head_node, world_size: those that 
 make_scratch                      # -> scratch: a new private folder on each local disk
 stage_to_local_disk               # -> image, data: copies there, with SLIPWAY_STAGE=1 only
 build_local_venv                  # -> venv: made on each local disk, with SLIPWAY_VENV=local only
-use_container --nv                # -> container: what stands before each command
+bind_paths=(                      # paths of the host that the container sees under the same names
+    "$PWD"
+    "$RUN_DIR"
+    "$SLIPWAY_LOCAL_DISK"
+)
+# -> binds: options for these paths, the script or configuration, and the data
+set_binds
+container=(apptainer run --no-eval --pwd="$PWD" --nv "${binds[@]}" "$image")
+use_container --nv                # empties container with USE_CONTAINER=0; no --nv on CPUs
 export_rank_environment           # exports threads, cache folders and the plan to the ranks
 choose_program "$@"               # -> program: the trainer, or your script
 choose_rendezvous                 # exports where the ranks meet: MASTER_ADDR, MASTER_PORT
 preflight                         # a short step on every node that finds what is wrong
 save_job_script "$@"              # writes RUN_DIR/job.sh, which continues the run
 
-# BACKEND=ddp, outermost first: on each node the container, torchrun for its ranks, the program.
+# BACKEND=ddp, outermost first: launcher; on each node container, torchrun, ranks.
 launch_ddp() {
     record_pid
     dask_each_node 0 \

@@ -117,20 +117,20 @@ fi
 # SLIPWAY_CONFIG=mine.toml bash jobscripts/ddp.sh
 : "${USE_CONTAINER:=}"                        # 1: in SLIPWAY_IMAGE; 0: in SLIPWAY_VENV
 : "${BACKEND:=ddp}"                           # ddp or horovod
-: "${SLIPWAY_IMAGE:=slipway.sif}"             # container image; image_build.job makes it
-: "${SLIPWAY_VENV:=.venv}"                    # virtual environment; venv_build.job makes it
-: "${SLIPWAY_CONFIG:=configs/digits.toml}"    # what the trainer trains, and how
-: "${SLIPWAY_SCRIPT:=}"                       # your own Python script, in place of the trainer
+: "${SLIPWAY_IMAGE:=slipway.sif}"             # container image; image_build.job builds it
+: "${SLIPWAY_VENV:=.venv}"                    # virtual environment; venv_build.job builds it
+: "${SLIPWAY_CONFIG:=configs/digits.toml}"    # configuration file of the trainer
+: "${SLIPWAY_SCRIPT:=}"                       # your Python script, instead of the trainer
 : "${SLIPWAY_DATA:=}"                         # folder, squashfs image or tar; empty: built-in sets
-: "${SLIPWAY_DEVICE:=auto}"                   # cuda, cpu, or auto: a GPU where there is one
-: "${SLIPWAY_RANKS_PER_NODE:=}"               # empty: as many as the job's GPUs suffice for
+: "${SLIPWAY_DEVICE:=auto}"                   # cuda, cpu, or auto: a GPU if there is one
+: "${SLIPWAY_RANKS_PER_NODE:=}"               # empty: as many as the GPUs of the job allow
 : "${SLIPWAY_DEVICES_PER_RANK:=}"             # GPUs of each rank, if more than one
-: "${SLIPWAY_MAX_RESTARTS:=3}"                # how often a job starts ranks again that have died
-: "${SLIPWAY_NOTIFY:=}"                       # a program to run at restarts and at the end
-: "${SLIPWAY_PROFILER:=}"                     # nsys: profile each rank by Nsight Systems
-: "${SLIPWAY_LOCAL_DISK:=/tmp}"               # of each node, for caches, temporary files and copies
+: "${SLIPWAY_MAX_RESTARTS:=3}"                # maximum number of restarts within a job
+: "${SLIPWAY_NOTIFY:=}"                       # program to run at restarts and at the end
+: "${SLIPWAY_PROFILER:=}"                     # nsys: profile each rank with Nsight Systems
+: "${SLIPWAY_LOCAL_DISK:=/tmp}"               # each node's disk for caches, temporary files, copies
 : "${SLIPWAY_STAGE:=0}"                       # 1: copy image and data to SLIPWAY_LOCAL_DISK first
-: "${SLIPWAY_PREFLIGHT_SECONDS:=60}"          # limit of the preflight; more for slow disks
+: "${SLIPWAY_PREFLIGHT_SECONDS:=60}"          # time limit of the preflight; more for slow disks
 
 # The site, laptop. Exports that its nodes need stand here; set outside, a variable wins.
 launcher=local                                # processes start here
@@ -167,7 +167,15 @@ open_run_folder                   # -> RUN_DIR, attempt; makes RUN_DIR/logs/ATTE
 make_scratch                      # -> scratch: a new private folder on each local disk
 stage_to_local_disk               # -> image, data: copies there, with SLIPWAY_STAGE=1 only
 build_local_venv                  # -> venv: made on each local disk, with SLIPWAY_VENV=local only
-use_container --nv                # -> container: what stands before each command
+bind_paths=(                      # paths of the host that the container sees under the same names
+    "$PWD"
+    "$RUN_DIR"
+    "$SLIPWAY_LOCAL_DISK"
+)
+# -> binds: options for these paths, the script or configuration, and the data
+set_binds
+container=(apptainer run --no-eval --pwd="$PWD" --nv "${binds[@]}" "$image")
+use_container --nv                # empties container with USE_CONTAINER=0; no --nv on CPUs
 count_ranks                       # -> ranks_per_node, world_size: one a GPU, or two on the CPU
 export_rank_environment           # exports threads, cache folders and the plan to the ranks
 choose_program "$@"               # -> program: the trainer, or your script
@@ -175,7 +183,7 @@ choose_rendezvous                 # exports where the ranks meet: MASTER_ADDR, M
 preflight                         # a short step on every node that finds what is wrong
 save_job_script "$@"              # writes RUN_DIR/job.sh, which continues the run
 
-# BACKEND=ddp, outermost first: on each node the container, torchrun for its ranks, the program.
+# BACKEND=ddp, outermost first: launcher; on each node container, torchrun, ranks.
 launch_ddp() {
     record_pid
     exec \
@@ -187,7 +195,7 @@ launch_ddp() {
         "${program[@]}"
 }
 
-# BACKEND=horovod, outermost first: each rank by itself, numbered by name_rank.sh, in the container.
+# BACKEND=horovod, outermost first: launcher; a container per rank, numbered by name_rank.sh.
 launch_horovod() {
     record_pid
     exec \

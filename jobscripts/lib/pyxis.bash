@@ -1,8 +1,9 @@
 # shellcheck shell=bash
-# Pyxis as the container runtime: options of srun, by which Slurm starts each task in the image. The
-# image is a squashfs file of `enroot import`, or a name in a registry (docker://nvcr.io#nvidia/x).
+# Pyxis as the container runtime: options of srun, with which Slurm starts each task in the image.
+# The image is a squashfs file from `enroot import`, or a name in a registry
+# (docker://nvcr.io#nvidia/x).
 
-# check_image: fails if the image, or the plugin, is missing.
+# check_image: fail if the image or the Slurm plugin is missing. (Each runtime file defines it.)
 check_image() {
     local help
     [[ $SLIPWAY_IMAGE == *://* ]] ||
@@ -10,24 +11,24 @@ check_image() {
     help=$(timeout 20 srun --help 2>&1) || :
     [[ $help == *--container-image* ]] ||
         die no-container-runtime \
-            "srun has no option --container-image on $HOSTNAME: this Slurm is without Pyxis, so" \
-            "set USE_CONTAINER=0, or another container in the site's file"
+            "srun has no option --container-image on $HOSTNAME: Slurm's plugin Pyxis is missing;" \
+            "set USE_CONTAINER=0, or another container in the site file"
 }
 
-# set_container OPTION...: the options of srun that stand before a command, from image and
-# bind_paths. Sets container; and on_head_node, as nothing but srun starts a container.
-set_container() {
+# set_bind_options: set srun's option that mounts all bind_paths. Sets binds, and on_head_node,
+# because only srun starts a container. (Each runtime file defines it.) Fails if Pyxis cannot bind a
+# path.
+set_bind_options() {
     local path mounts=()
     for path in "${bind_paths[@]}"; do
         [[ $path != *[:,]* ]] ||
             die bad-path "$path: Pyxis cannot bind a path with a colon or a comma: rename it"
         [ "$path" = / ] || mounts+=("$path:$path") # the image has its own root
     done
-    container=(--container-image="${image#docker://}" --container-workdir="$PWD"
-        --container-mounts="$(join_by , "${mounts[@]}")" --no-container-entrypoint "$@")
-    # shellcheck disable=SC2154 # the site's lines assign srun_options
+    binds=(--container-mounts="$(join_by , "${mounts[@]}")")
+    # shellcheck disable=SC2154 # the script assigns srun_options
     on_head_node=(srun --overlap --nodes=1 --ntasks=1 "${srun_options[@]}" --nodelist="$head_node")
-    if [ -z "${terminal+set}" ]; then # no shell
+    if [ -z "${terminal+set}" ]; then # not in `jobgen shell`
         on_head_node+=("${HELPER_OPTIONS[@]}")
     elif [ -n "$terminal" ]; then
         on_head_node+=(--pty)

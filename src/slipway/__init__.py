@@ -1,8 +1,8 @@
-"""What makes a training run safe to stop, resume and requeue. Importing the package loads no torch.
+"""Training runs that stop, resume and requeue safely. Importing this package does not import torch.
 
-Public are ``Session``, ``Sampler``, ``peek``, ``Stopped`` and ``SessionError`` (docs/session.md), ``PackedImages``
-(docs/data.md), and ``slipway.lightning.SlipwayCallback`` (docs/frameworks.md); the rest serves them, the trainer and
-jobgen, and may change with each version.
+The public API is ``Session``, ``Sampler``, ``peek``, ``Stopped`` and ``SessionError`` (docs/session.md),
+``PackedImages`` (docs/data.md), and ``slipway.lightning.SlipwayCallback`` (docs/frameworks.md). All other modules are
+internal to these, the trainer and jobgen, and may change with each version.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from slipway.data.packed import PackedImages as PackedImages
     from slipway.data.sampler import Sampler as Sampler
     from slipway.run.run import Stopped as Stopped
-    from slipway.script.peeking import peek as peek
+    from slipway.script.peek import peek as peek
     from slipway.session import Session as Session
 
 HOME = {
@@ -24,15 +24,15 @@ HOME = {
     "Session": "session",
     "SessionError": "base.errors",
     "Stopped": "run.run",
-    "peek": "script.peeking",
+    "peek": "script.peek",
 }
-"""The modules of the public names, most of which load torch."""
+"""Module of each public name. Most of these modules import torch."""
 
 __all__ = ["PackedImages", "Sampler", "Session", "SessionError", "Stopped", "peek"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used."""
+    """Import a public name on first use."""
     if name not in HOME:
         raise AttributeError(f"module 'slipway' has no attribute {name!r}")
     return getattr(importlib.import_module(f"slipway.{HOME[name]}"), name)

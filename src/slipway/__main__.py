@@ -1,4 +1,4 @@
-"""``python -m slipway``, or ``slipway``: what people do with a run folder, besides training in it."""
+"""Command line ``slipway`` (``python -m slipway``) for work with run folders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slipway.base.parser import Parser
 
 OLDEST_PYTHON = (3, 11)
 SUFFIXES = (".pt", ".pth", ".safetensors")
-GET_ONE = "take the environment in which you train, or pip install 'slipway-hpc[session]' with Python 3.11 or later."
+GET_ONE = "use your training environment, or run pip install 'slipway-hpc[session]' with Python 3.11 or later."
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -31,19 +31,19 @@ def main(argv: Optional[List[str]] = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    top = Parser(prog="slipway", description="Work with the run folder of a training.")
+    top = Parser(prog="slipway", description="Work with the run folder of a training run.")
     top.add_argument("--version", action="version", version=VERSION)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
-    what = "write the weights of the newest checkpoint as a state_dict, which plain torch loads"
+    what = "write the weights of the newest checkpoint as a state_dict that plain torch can load"
     command = commands.add_parser("export", help=what, description=f"{what[0].upper()}{what[1:]}.")
-    command.add_argument("run", metavar="RUN", type=Path, help="the run folder, or one checkpoint of it")
+    command.add_argument("run", metavar="RUN", type=Path, help="the run folder, or one of its checkpoints")
     command.add_argument(
-        "target", metavar="FILE", type=Path, help=f"the file to write, which is not there yet: {', '.join(SUFFIXES)}"
+        "target", metavar="FILE", type=Path, help=f"the file to write; it must not exist yet: {', '.join(SUFFIXES)}"
     )
-    command.add_argument("--best", action="store_true", help="of the checkpoint with the best metric")
+    command.add_argument("--best", action="store_true", help="use the checkpoint with the best metric")
     command.add_argument(
-        "--model", metavar="NAME", help="one of several models, or ema: the average that the trainer keeps"
+        "--model", metavar="NAME", help="one of several models, or ema: the trainer's average of the weights"
     )
     command.set_defaults(command=_export)
     return top
@@ -61,7 +61,7 @@ def _export(arguments: argparse.Namespace) -> int:
         )
     if sys.version_info < OLDEST_PYTHON:
         raise SlipwayError("old-python", f"this is Python {sys.version.split()[0]}: {GET_ONE}")
-    from slipway.checkpoint.export import export  # noqa: PLC0415 -- loads torch
+    from slipway.checkpoint.export import export  # noqa: PLC0415 -- imports torch
 
     what = export(arguments.run, arguments.target, best=arguments.best, model=arguments.model)
     print(f"{arguments.target}: {what}")

@@ -17,7 +17,7 @@ from slipway.capture.data_parallel import without_trace
 from slipway.capture.weights import load_best, named_weights
 from slipway.checkpoint.header import Metric
 from slipway.checks.unsaved import require_saved_parameters
-from slipway.dist.adopt import require_joined
+from slipway.dist.existing_group import require_joined
 from slipway.rng.seeding import Purpose
 from slipway.run.identity import as_seed
 from slipway.run.run import Policy, Run, Stopped
@@ -26,8 +26,8 @@ from slipway.script.arguments import as_number, require_iterable, whole_number
 from slipway.script.loops import Batches, open_loops
 from slipway.script.notices import announce
 from slipway.script.opening import open_run
-from slipway.script.peeking import require_as_peeked
-from slipway.script.window import require_free_names
+from slipway.script.peek import require_as_peeked
+from slipway.script.step_metrics import require_free_names
 from slipway.state.named_objects import components_of, named_objects
 from slipway.state.wrappers import unwrap
 
@@ -37,20 +37,20 @@ log = logging.getLogger(__name__)
 
 
 class Session:
-    """Makes the training loop of a script stoppable and resumable; see docs/session.md.
+    """Context manager that makes a script's training loop stoppable and resumable; see docs/session.md.
 
     ::
 
         with Session(model=model, optimizer=optimizer, scheduler=scheduler) as session:
             for epoch in session.epochs(20):
                 for inputs, targets in session.batches(loader):
-                    ...  # forward, backward, optimizer.step(), as ever
+                    ...  # forward, backward, optimizer.step(), unchanged
                     session.log(loss=loss)
                 session.metrics(accuracy=validate(model))
 
-    On entry a run that the folder holds is resumed: the objects are restored, and ``epochs`` and ``batches`` go on
-    where it was saved. All ranks open a session, after they have joined the process group or Horovod's world, and call
-    its methods alike.
+    On entry, the session resumes the run in the run folder, if the folder holds one: it restores the objects, and
+    ``epochs`` and ``batches`` continue from the checkpoint. All ranks must open a session, after they have joined the
+    process group or Horovod's world, and must call the same methods unless a method states otherwise.
     """
 
     _is_open = False
@@ -77,34 +77,38 @@ class Session:
         allow_nonfinite: bool = False,
         timeout: float = 1800,
     ) -> None:
-        """Describe what is to be saved, each argument one object, a dictionary of some by name, or a list.
+        """Specify the objects to save. The first five arguments take an object, a dictionary by name, or a list.
 
         Args:
-            model: bare, compiled, or wrapped by DistributedDataParallel or DataParallel; saved without the wrapper.
-            optimizer: of ``torch.optim`` or with its methods, Horovod's too.
-            scheduler: of the learning rate.
+            model: a module: bare, compiled, or wrapped in DistributedDataParallel or DataParallel. It is saved without
+                the wrapper.
+            optimizer: an optimizer of ``torch.optim``, of Horovod, or one with the same methods.
+            scheduler: a learning-rate scheduler.
             scaler: a ``torch.amp.GradScaler``.
-            extra: anything else with ``state_dict`` and ``load_state_dict``, and generators of torch, numpy and Python.
-            weights: a .pt, .pth or .safetensors file from which the model starts where the folder holds no run yet; of
-                several models a dictionary of such by name.
-            folder: the run folder; by default RUN_DIR, which job scripts set, or else runs/ and the script's name.
-            seed: of everything that is drawn; another one makes another run. By default the script's own, which is
-                ``torch.initial_seed()`` of rank 0; it is recorded, and a later attempt takes the recorded one. Later
-                sessions of a process derive theirs from it and the name of their folder.
+            extra: any other object with ``state_dict`` and ``load_state_dict``, or a random generator of torch, numpy
+                or Python.
+            weights: a .pt, .pth or .safetensors file with the model's initial weights, used only if the run folder
+                holds no run yet. For several models, a dictionary of such files by model name.
+            folder: the run folder. Default: RUN_DIR, which job scripts set, or else runs/ and the script's name.
+            seed: the seed of all random numbers. A run cannot be resumed with another seed. Default:
+                ``torch.initial_seed()`` of rank 0. The run folder records it, and later attempts use the recorded seed.
+                Later sessions of the same process derive their default from it and the name of their run folder.
             log_interval: steps between two records in metrics.jsonl.
-            trackers: what gets the records besides: "tensorboard", "wandb", "mlflow"; SLIPWAY_TRACKERS names more.
-            checkpoint_steps: steps between two checkpoints; None for none but those by time and at the ends of epochs.
-            checkpoint_minutes: minutes between two checkpoints; None for none but those by steps and at ends of epochs.
-            keep: number of the newest checkpoints that stay, besides the best.
-            best: name of the metric by which the best checkpoint is chosen.
-            minimize: whether a smaller value of it is better.
-            repeat_epoch: whether an epoch is begun anew where the number of ranks has changed within it, and the
-                loader's sampler is not ``slipway.Sampler``; otherwise that is refused.
-            allow_nonfinite: whether training goes on after inf or nan was logged.
-            timeout: seconds that ranks wait for each other.
+            trackers: trackers that also receive the records: "tensorboard", "wandb", "mlflow". SLIPWAY_TRACKERS adds
+                more.
+            checkpoint_steps: steps between two checkpoints; None to save only by time and at the end of each epoch.
+            checkpoint_minutes: minutes between two checkpoints; None to save only by steps and at the end of each
+                epoch.
+            keep: number of newest checkpoints to keep, besides the best one.
+            best: name of the metric that selects the best checkpoint.
+            minimize: whether a smaller value of that metric is better.
+            repeat_epoch: whether to repeat an epoch from its beginning if the number of ranks has changed within it
+                and the loader's sampler is not ``slipway.Sampler``. If False, the session raises an error instead.
+            allow_nonfinite: whether to continue training after the script has logged inf or nan.
+            timeout: seconds for which ranks wait for each other.
 
         Raises:
-            SessionError: if an object has no state that can be saved, or an argument makes no sense.
+            SessionError: if an object has no state that can be saved, or an argument is invalid.
         """
         given = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "extra": extra}
         self._objects = {kind: named_objects(kind, value) for kind, value in given.items()}
@@ -112,7 +116,7 @@ class Session:
         if not self._components or (self._objects["optimizer"] and not self._objects["model"]):
             raise SessionError(
                 "session-arguments",
-                "a session needs what trains, to save it: Session(model=model, optimizer=optimizer).",
+                "no object to save, or an optimizer without a model: Session(model=model, optimizer=optimizer).",
             )
         for name in ("log_interval", "checkpoint_steps", "checkpoint_minutes", "keep"):
             value = locals()[name]
@@ -128,37 +132,38 @@ class Session:
         self._best, self._minimize, self._repeat_epoch = best, minimize, repeat_epoch
 
     def __getattr__(self, name: str) -> Any:
-        """Say what is wrong where a session is used that is not open."""
+        """Raise a SessionError if the script uses a session that is not open."""
         if name in {"_opened", "_feed", "_run", "_stack", "_generators", "_script", "_loops"}:
-            raise SessionError("session-not-open", "the session is not open: with Session(...) as session.")
+            raise SessionError("session-not-open", "the session is not open: use `with Session(...) as session:`.")
         raise AttributeError(name)
 
     @property
     def step(self) -> int:
-        """Optimiser steps done, in all attempts."""
+        """Optimizer steps done, in all attempts."""
         return self._run.step
 
     @property
     def epoch(self) -> int:
-        """The epoch under way, from 0."""
+        """The current epoch, counted from 0."""
         return self._run.position.epoch
 
     @property
     def batch(self) -> int:
-        """Batches of the pass done: the first number in ``enumerate(session.batches(loader), session.batch)``.
+        """Batches done in the current pass: the start value for ``enumerate(session.batches(loader), session.batch)``.
 
-        In a resumed epoch that holds from the opening on, of the pass that begins next.
+        In a resumed epoch, the value is valid as soon as the session is open; it then belongs to the pass that begins
+        next.
         """
         return self._feed.done
 
     @property
     def resumed(self) -> bool:
-        """Whether this attempt goes on with a run that was saved."""
+        """Whether this attempt continues a saved run."""
         return (self._run.start.step, self._run.start.epoch) > (0, 0)
 
     @property
     def is_root(self) -> bool:
-        """Whether this is rank 0, which alone writes into the run folder."""
+        """Whether this is rank 0, the only rank that writes to the run folder."""
         return self._opened.comm.world.is_root
 
     @property
@@ -168,20 +173,20 @@ class Session:
 
     @property
     def should_stop(self) -> bool:
-        """Whether the ranks have agreed to stop, as of their last agreement; asks nobody."""
+        """Whether the ranks agreed to stop in their last vote. Reading it does not communicate."""
         return bool(self._run.reason)
 
     def __enter__(self) -> Self:
-        """Open the run folder, and resume what it holds.
+        """Open the run folder, and resume its run if it holds one.
 
         Raises:
             RunError: if the folder cannot be written, or is in use.
-            SessionError: if it holds what does not fit the objects, or is not where ``slipway.peek`` has said, or if a
-                session is open already.
-            Stopped: if an earlier session of this process was asked to stop after its last step.
+            SessionError: if the saved run does not fit the objects, if it resumes elsewhere than ``slipway.peek``
+                returned, or if a session is already open.
+            Stopped: if a stop request arrived after the last step of an earlier session of this process.
         """
         if Session._is_open:
-            raise SessionError("session-not-open", "a session is open already: a process has one at a time.")
+            raise SessionError("session-not-open", "a session is already open: a process can have one at a time.")
         with contextlib.ExitStack() as stack:
             opened = self._opened = stack.enter_context(
                 open_run(
@@ -229,49 +234,50 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Save what is not saved and record that the run is done; after an error, record that."""
+        """Save unsaved progress and record that the run is done; after an error, record the error."""
         is_exit = isinstance(error, SystemExit) and not isinstance(error, Stopped) and error.code in (None, 0)
         if error is not None and not is_exit:
             self._stack.__exit__(kind, error, traceback)
             return
         if is_exit:
-            log.info("sys.exit(0) ends the run as break ends a loop")
+            log.info("sys.exit(0) ends the run, as break ends a loop")
         with self._stack:
             if not self._loops.have_ended:
                 self._loops.end()
             self._run.conclude()
 
     def epochs(self, total: int) -> Iterator[int]:
-        """Yield the numbers, from 0, of the epochs below ``total`` that are left; the run is saved after each body.
+        """Yield the numbers of the remaining epochs below ``total``, counted from 0; save after each epoch's body.
 
-        In an epoch that is resumed, what stands before ``batches`` runs again.
+        In a resumed epoch, the code before ``batches`` runs again.
 
         Args:
             total: number of epochs of the whole run, in all attempts.
 
         Raises:
-            Stopped: if the ranks agree on that; everything is saved then.
-            SessionError: if ``total`` is not a whole number, or if something logged was not finite.
+            Stopped: if the ranks agree to stop; the run is saved first.
+            SessionError: if ``total`` is not a whole number, or if the script has logged inf or nan.
         """
         self._loops.require_open()
         return self._loops.epochs(whole_number("epochs", total))
 
     def batches(self, loader: Iterable[T]) -> Batches[T]:
-        """Return the batches of ``loader`` that are left in this epoch.
+        """Return the remaining batches of ``loader`` in this epoch.
 
-        Map-style loaders, lists, tuples and ranges continue by index, exactly. Others are read again up to there:
-        IterableDataset, loaders of other libraries; a data set that keeps a state of its own has to save it, by
-        ``extra``.
+        Map-style loaders, lists, tuples and ranges continue exactly, by index. Other loaders, such as those of an
+        IterableDataset or of other libraries, are read again from the beginning, and the batches already trained are
+        dropped. A data set with internal state must be saved through ``extra``.
 
         Args:
-            loader: a DataLoader, or any iterable; the same one in each attempt.
+            loader: a DataLoader or any iterable. It must be the same in each attempt.
 
         Returns:
-            Batches[T]: an iterable, once, with the length of what is left where the loader knows its own. It raises
-                Stopped behind an optimiser step where the ranks agree on that; everything is saved then.
+            Batches[T]: an iterable that can be iterated once. Its length is the number of remaining batches, if the
+                loader has a length. It raises Stopped after an optimizer step if the ranks agree to stop; the run is
+                saved first.
 
         Raises:
-            StateMismatchError: if what is left is not known for this loader, or on this number of ranks.
+            StateMismatchError: if the remaining batches are not known for this loader or this number of ranks.
             SessionError: if ``loader`` is not iterable.
         """
         require_iterable(loader)
@@ -280,31 +286,31 @@ class Session:
         return self._loops.batches(loader)
 
     def steps(self, total: int) -> Iterator[int]:
-        """Yield the numbers, from 0, of the iterations below ``total`` that are left: for loops without epochs.
+        """Yield the numbers of the remaining iterations below ``total``, counted from 0, for loops without epochs.
 
-        ``session.batch`` counts iterations, ``session.step`` those in which an optimiser has stepped. Calls that follow
-        each other continue: ``steps(200)`` after ``steps(100)`` yields 100 to 199. After ``break`` the loop is done. An
-        iterator of the script over a loader begins anew in each attempt.
+        ``session.batch`` counts iterations. ``session.step`` counts the iterations in which an optimizer has stepped.
+        Consecutive calls continue: ``steps(200)`` after ``steps(100)`` yields 100 to 199. After ``break``, the loop is
+        done. The script's own iterators over a loader start from the beginning in each attempt.
 
         Args:
             total: number of iterations of the whole run, in all attempts.
 
         Raises:
-            Stopped: if the ranks agree on that; everything is saved then.
-            SessionError: if ``total`` is not a whole number, or within another loop of the session.
+            Stopped: if the ranks agree to stop; the run is saved first.
+            SessionError: if ``total`` is not a whole number, or if another loop of the session is running.
         """
         self._loops.require_open()
         return self._loops.steps(whole_number("steps", total))
 
     def log(self, **values: float | Tensor) -> None:
-        """Log numbers of this step; metrics.jsonl gets their means over steps and ranks, every ``log_interval`` steps.
+        """Log numbers of this step. Every ``log_interval`` steps, their means over steps and ranks go to metrics.jsonl.
 
         Args:
-            values: numbers, or tensors of one element, of any shape and real dtype, which stay on their device until
-                then. Each rank gives its own.
+            values: numbers, or tensors of one element, of any shape and real dtype. Tensors stay on their device until
+                the means are computed. Each rank logs its own values.
 
         Raises:
-            SessionError: if a value is something else, or a name is one that records have by themselves.
+            SessionError: if a value is not a number, or a name is reserved for the record itself.
         """
         self._script.window.log(values)
 
@@ -315,7 +321,7 @@ class Session:
     def mean(self, name: str, value: float | Tensor, weight: float | Tensor = 1) -> None: ...
 
     def mean(self, name: str, value: Any = ..., weight: float | Tensor = 1) -> float | None:
-        """Add ``value`` to a mean over this pass of ``batches``, or, without a value, return the mean.
+        """Add ``value`` to a mean over this pass of ``batches``; without a value, return the mean.
 
         ::
 
@@ -324,19 +330,19 @@ class Session:
                 session.mean("loss", loss, len(inputs))
             print(session.mean("loss"))
 
-        It is taken over all batches and ranks, in however many attempts. After the loop any rank can read it; after a
-        ``break``, all ranks read it. In the loop it is the mean of this rank so far. If an epoch has several passes, it
-        is that of the last one with a value of this name. The next epoch begins anew.
+        The mean covers the batches of all ranks, in all attempts. After the loop, any rank can read it. After a
+        ``break``, all ranks must read it. Within the loop, the result is this rank's mean so far. If an epoch has
+        several passes, the result is the mean of the last pass with a value of this name. Each epoch starts new means.
 
         Args:
-            name: of the mean.
-            value: a number, or a tensor of one element, which stays on its device. inf and nan count as they are.
-            weight: of this value, from 0 on: for a mean over samples their number in the batch. A number or a tensor.
+            name: name of the mean.
+            value: a number, or a tensor of one element, which stays on its device. inf and nan are included.
+            weight: weight of this value, at least 0: for a mean over samples, the batch size. A number or a tensor.
 
         Raises:
-            SessionError: if a value is not a number, is added outside of a loop over ``batches``, or is read where none
-                was added.
-            Stopped: after ``break``, as ``batches`` does.
+            SessionError: if a value is not a number, if it is added outside a loop over ``batches``, or if the mean is
+                read and has no value.
+            Stopped: after ``break``, under the same conditions as ``batches``.
         """
         self._loops.end_left_pass()
         if value is ...:
@@ -345,32 +351,33 @@ class Session:
         return None
 
     def metrics(self, **values: float) -> None:
-        """Record what a validation has come to, as rank 0 has it; ``best`` names the one that picks a checkpoint.
+        """Record validation metrics from rank 0; the one named by ``best`` selects the best checkpoint.
 
         Args:
-            values: numbers, or tensors of one element; of no effect on other ranks, which need not call this.
+            values: numbers, or tensors of one element. Values of other ranks are ignored, and other ranks need not call
+                this method.
 
         Raises:
-            SessionError: if a value is not a number, the one that ``best`` names is missing, or a name is one that
-                records have by themselves.
-            Stopped: if the ranks had agreed on that, and the script has caught it.
+            SessionError: if a value is not a number, if the metric named by ``best`` is missing, or if a name is
+                reserved for the record itself.
+            Stopped: if the ranks had agreed to stop and the script caught the exception.
         """
         require_free_names(values)
         numbers = {name: float(as_number("metrics", name, value)) for name, value in values.items()}
         if self._best is not None and not self._loops.have_ended:
             if self._best not in numbers:
                 raise SessionError(
-                    "unknown-metric", f"best={self._best!r} is not among the metrics {', '.join(numbers)}."
+                    "unknown-metric", f"best={self._best!r} is not one of the metrics passed: {', '.join(numbers)}."
                 )
             self._run.keep_metric(Metric(self._best, numbers[self._best], maximize=not self._minimize))
         if self._feed.is_resuming and not self._loops.have_ended:
-            return  # it was recorded before
+            return  # an earlier attempt has recorded it
         position = self._run.position
         place = {"step": position.step, **self._script.described(position), "elapsed": position.elapsed}
         self._run.write({"kind": "validation", **place, **numbers})
 
     def load_best(self) -> float:
-        """Load the best weights into the models, for a test, after all loops of the session; all ranks call this.
+        """Load the best weights into the models, after all loops of the session; all ranks must call this.
 
         ::
 
@@ -381,14 +388,14 @@ class Session:
                 best = session.load_best()
                 session.metrics(test_accuracy=test(model))
 
-        Everything is saved before, and the newest checkpoint keeps the last weights. Nothing is trained afterwards. A
-        script whose run is done loads them again when it is started again.
+        The session first saves the run, so the newest checkpoint holds the final weights. The script cannot train in
+        this session afterwards. If a finished run is started again, this method loads the best weights again.
 
         Returns:
-            float: the metric of the best checkpoint, which ``best`` names.
+            float: the best checkpoint's value of the metric named by ``best``.
 
         Raises:
-            SessionError: if there is no best checkpoint; and later, if a loop of the session continues.
+            SessionError: if no best checkpoint exists. A loop of the session that continues later also raises it.
         """
         if not self._loops.have_ended:
             self._loops.end()
@@ -397,13 +404,13 @@ class Session:
         return load_best(models, self._opened.folder.checkpoints, self._opened.comm)
 
     def warm_up(self, step: Callable[[], object]) -> None:
-        """Call ``step``, a forward and a backward pass, and undo what it leaves; before the first epoch, on all ranks.
+        """Call ``step``, a forward and a backward pass, and undo its effects; all ranks, before the first epoch.
 
-        With it DistributedDataParallel on three ranks or more resumes bitwise (docs/decisions/0003).
+        DistributedDataParallel on three or more ranks then resumes bitwise identically (docs/decisions/0003).
 
         Args:
-            step: called once, without arguments; gradients and buffers are afterwards as before. Before it the global
-                generators are seeded, as they are again where the next epoch begins.
+            step: called once, without arguments. Gradients are then cleared, and buffers are restored. The global
+                random generators are seeded before the call, and again when the next epoch begins.
         """
         modules = [unwrap(model) for model in self._objects["model"].values()]
         self._generators.seed(Purpose.EPOCH, self.epoch)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import textwrap
-from typing import Dict, List
+from itertools import zip_longest
+from types import MappingProxyType
+from typing import Dict, List, Mapping, Sequence
 
-from jobgen.model.job import BUILDS, Job
-from jobgen.model.shell import COLUMNS, one_line, quote
+from jobgen.base.job import BUILDS, Job
+from jobgen.base.shell import COLUMNS, one_line, quote
 from jobgen.render.launch import backends
 from jobgen.render.template import fill
 from jobgen.schedulers import TORCHRUN, Scheduler
@@ -15,14 +17,27 @@ from slipway.base.contract import VERSION
 
 LABELS = 14
 """Width of the labels."""
+RESTARTS = "SLIPWAY_MAX_RESTARTS times, on nodes that start a process within SLIPWAY_PROBE_SECONDS"
+REQUEUES = (
+    (
+        "a death leaves too few nodes",
+        "this script: {command}",
+        "SLIPWAY_MAX_REQUEUES times, if a restart remains and this node starts a process",
+    ),
+    (
+        "time limit",
+        "this script: {command}",
+        "SLIPWAY_MAX_REQUEUES times, if the attempt saved a later step or has just lost a node",
+    ),
+)
+"""What a script does that may requeue its job, and what bounds it."""
 BY_ITSELF = (
-    "By this script ({command}), at most SLIPWAY_MAX_REQUEUES times: after a time limit, if the attempt has saved a "
-    "further step{restarts}."
+    "By this script ({command}), at most SLIPWAY_MAX_REQUEUES times: after a time limit, if the attempt saved a later "
+    "step."
 )
-WITH_RESTARTS = (
-    " or has just lost a node; and after a death that leaves too few nodes, if restarts are left and this script's own "
-    "node still starts a process"
-)
+BY_HAND = "Never by this script: it prints the command that continues the run."
+NOTHING: Mapping[str, List[str]] = MappingProxyType({})
+NEVER = ("time limit, or too few nodes", "nothing: the log shows the command that continues the run", "")
 DOWNLOADS = ", and with SLIPWAY_VENV=local, unless SLIPWAY_WHEELHOUSE is set, on each node what containers/ pins"
 BUILT = {
     "image": "The image SLIPWAY_IMAGE, of 0.5 GB (SLIPWAY_VARIANT=cpu), 3.1 GB (cuda) or 4.1 GB (cuda12), in place of "
@@ -35,7 +50,10 @@ BUILT = {
 ROOM = {"image": "up to 12 GB (cpu) or 40 GB", "venv": "among them pip's downloads"}
 """What it needs on the local one."""
 WATCHING = "; for that watch_gpus.sh asks the driver{where} every 10 s how busy its GPUs are"
-BY_HAND = "Never by this script: it prints the command that continues the run."
+CLEAN_UP = ("EVENT", "RUN_DIR", "DISK OF FIRST NODE", "DISKS OF OTHER NODES")
+RESTART = ("EVENT", "STARTED AGAIN BY", "AT MOST")
+WIDTHS = {"Clean-up": (31, 7, 21, 21), "Restart": (31, 21, 30)}
+"""Columns of the tables, each followed by a space."""
 
 
 def about(job: Job) -> str:
@@ -50,13 +68,12 @@ def contract(job: Job, scheduler: Scheduler, values: Dict[str, str]) -> str:
         stop = f"{scheduler.contract.stop.split()[0]} JOB." if scheduler.has_queue else "Ctrl-C or SIGTERM."
         given = {"cancel": stop, "built": BUILT[task], "room": ROOM[task]}
         return _entries(fill("building_header.txt", {**values, **given}))
-    differing = scheduler.contract._asdict() if scheduler.has_queue else {}
+    differing = scheduler.contract.sentences() if scheduler.has_queue else {}
     torchrun = "torchrun" in values["launch"]
     patience = " (torchrun gives them 30 s)" if torchrun else ""
     sentences = {f"contract_{name}": text.replace(TORCHRUN, patience) for name, text in differing.items()}
     watching = WATCHING.format(where="" if scheduler.one_machine else " of each node")
-    by_itself = scheduler.resumes.get(job.resume)
-    restarts = WITH_RESTARTS if scheduler.has_queue else ""
+    tables = _tables(job, scheduler) if scheduler.has_queue else {}
     return _entries(
         fill(
             scheduler.header,
@@ -70,11 +87,45 @@ def contract(job: Job, scheduler: Scheduler, values: Dict[str, str]) -> str:
                 "mode": "750" if job.site.group_readable else "700",
                 "downloads": DOWNLOADS if job.site.downloads else "",
                 "arguments": " [options of the trainer]" if scheduler.takes_arguments else "",
-                "requeue": BY_ITSELF.format(command=by_itself, restarts=restarts) if by_itself else BY_HAND,
+                "requeue": _requeue(job, scheduler),
             },
         ),
+        tables,
         without="Your script" if job.spec.task == "selftest" else "",
     )
+
+
+def _requeue(job: Job, scheduler: Scheduler) -> str:
+    """Return the sentence about requeues of a script without a queue of its own."""
+    command = scheduler.resumes.get(job.resume)
+    return BY_ITSELF.format(command=command) if command else BY_HAND
+
+
+def _tables(job: Job, scheduler: Scheduler) -> Dict[str, List[str]]:
+    """Return the lines of the tables by label: what stays on which disk, and what starts ranks or the job again."""
+    command = scheduler.resumes.get(job.resume)
+    requeues = [tuple(cell.format(command=command) for cell in row) for row in REQUEUES] if command else [NEVER]
+    restarts = [
+        ("a rank, launcher or node dies: ranks start again in the same job", "this script", RESTARTS),
+        *requeues,
+    ]
+    rows = {
+        "Clean-up": [CLEAN_UP, *scheduler.contract.clean_up],
+        "Restart": [RESTART, *restarts, *scheduler.contract.restarts],
+    }
+    return {label: _table(rows[label], WIDTHS[label]) for label in rows}
+
+
+def _table(rows: Sequence[Sequence[str]], widths: Sequence[int]) -> List[str]:
+    """Return the rows with their cells wrapped to ``widths`` columns."""
+    lines = []
+    for row in rows:
+        cells = [textwrap.wrap(cell, width, break_on_hyphens=False) for cell, width in zip(row, widths)]
+        lines += [
+            " ".join(f"{part:<{width}}" for part, width in zip(parts, widths)).rstrip()
+            for parts in zip_longest(*cells, fillvalue="")
+        ]
+    return lines
 
 
 def _ports(job: Job, scheduler: Scheduler) -> str:
@@ -117,12 +168,20 @@ def version_of(text: str) -> str:
     return found[1] if found else ""
 
 
-def _entries(text: str, *, without: str = "") -> str:
-    """Return lines ``Label: text`` as a comment with a column of labels; those without a text go, and one by label."""
+def _entries(text: str, tables: Mapping[str, List[str]] = NOTHING, *, without: str = "") -> str:
+    """Return lines ``Label: text`` as a comment with a column of labels.
+
+    ``tables`` are lines that take the place of an entry's text. Entries without a text, and the one labelled
+    ``without``, are left out.
+    """
     lines: List[str] = []
     for entry in text.splitlines():
         label, _, words = entry.partition(": ")
         if label == without:
+            continue
+        if label in tables:
+            labels = [f"{label}:", *[""] * (len(tables[label]) - 1)]
+            lines += [f"# {start:<{LABELS}}{row}" for start, row in zip(labels, tables[label])]
             continue
         lines += textwrap.wrap(
             words,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Dict, List
 
+from jobgen.base.job import Job
+from jobgen.base.shell import Expansion, Layer, array, option, wrapped
 from jobgen.launchers import launcher_of
-from jobgen.model.job import Job
-from jobgen.model.shell import Expansion, Layer, array, option, wrapped
 from jobgen.runtimes import IN_CONTAINER, container_of
 
 PROGRAM: Layer = [array("program")]
@@ -16,10 +16,10 @@ WATCH_GPUS: Layer = ["sh", Expansion('"$lib/watch_gpus.sh"'), Expansion('"$SLIPW
 """What looks beside the ranks how busy their GPUs are."""
 
 COMMENTS: Dict[str, str] = {
-    "torchrun": "on each node the container, torchrun for its ranks, the program.",
-    "named": "each rank by itself, numbered by name_rank.sh, in the container.",
-    "mpi": "each rank by itself in the container; MPI numbers them.",
-    "single": "one process, in the container.",
+    "torchrun": "launcher; on each node container, torchrun, ranks.",
+    "named": "launcher; a container per rank, numbered by name_rank.sh.",
+    "mpi": "launcher; a container per rank, numbered by MPI.",
+    "single": "container; one process.",
 }
 
 

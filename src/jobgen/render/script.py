@@ -8,17 +8,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Dict, List, Mapping, Sequence, Tuple
 
-from jobgen.errors import JobgenError
+from jobgen.base.errors import JobgenError
+from jobgen.base.job import BUILDS, Job
+from jobgen.base.paths import data_folder
+from jobgen.base.shell import COLUMNS, Expansion, Word, command, default, one_line, quote, wrapped
 from jobgen.launchers import launcher_of
-from jobgen.model.job import BUILDS, Job
-from jobgen.model.paths import data_folder
-from jobgen.model.shell import COLUMNS, command, default, one_line, quote
 from jobgen.render import header
 from jobgen.render.launch import backends, bound_backends, launches, starts_torchrun
 from jobgen.render.standalone import with_library
 from jobgen.render.template import fill
 from jobgen.resolve.settings import Default, defaults_of
-from jobgen.runtimes import container_of, use_container
+from jobgen.runtimes import container_of, container_words, gpu_options
 from jobgen.schedulers import Directive, Scheduler, scheduler_of
 from slipway.base.contract import SETTINGS
 
@@ -143,7 +143,7 @@ def _calls(job: Job, scheduler: Scheduler) -> List[Call]:
     rows.append(("make_scratch", "-> scratch: a new private folder on each local disk"))
     rows.append(("stage_to_local_disk", "-> image, data: copies there, with SLIPWAY_STAGE=1 only"))
     rows.append(("build_local_venv", "-> venv: made on each local disk, with SLIPWAY_VENV=local only"))
-    rows.append((command(use_container(job)), "-> container: what stands before each command"))
+    rows += _container(job, "RUN_DIR")
     if scheduler.one_machine:
         rows.append(("count_ranks", "-> ranks_per_node, world_size: one a GPU, or two on the CPU"))
     if not scheduler.takes_arguments:
@@ -211,12 +211,31 @@ def _shell_calls(job: Job, words: Sequence[str]) -> List[Call]:
         ("copy_library_to_scratch", "-> lib: a copy there"),
         ("stage_to_local_disk", "-> image, data: copies there, with SLIPWAY_STAGE=1 only"),
         ("build_local_venv", "-> venv: made on the local disk, with SLIPWAY_VENV=local only"),
-        (command(use_container(job)), "-> container: what stands before each command"),
+        *_container(job, "SLIPWAY_OUTPUT"),
         *([("plan_ranks", "-> cpus_per_rank: one process, of the user")] if alone else []),
         ("export_job_environment", "exports threads, cache folders and DATA"),
         (command(["run_command", *words]), "until it ends" if words else "an interactive shell, until it ends"),
     ]
     return rows
+
+
+def _container(job: Job, runs: str) -> List[Call]:
+    """Return the lines that set ``container``: the paths that it sees, a line each, and the runtime's command."""
+    variables = ("PWD", runs, "SLIPWAY_LOCAL_DISK")
+    paths: List[Word] = [*(Expansion(f'"${name}"') for name in variables), *job.site.binds]
+    container = f"container=({command(container_words(job))})"
+    if len(container) > COLUMNS:
+        words = wrapped([container_words(job)], indent=4).replace(" \\\n", "\n")
+        container = f"container=(\n{words}\n)"
+    drop = f"; no {command(gpu_options(job))} on CPUs" if gpu_options(job) else ""
+    return [
+        ("bind_paths=(", "paths of the host that the container sees under the same names"),
+        *((f"    {quote(path)}", "") for path in paths),
+        (")", ""),
+        ("set_binds", "-> binds: options for these paths, the script or configuration, and the data"),
+        (container, ""),
+        (command(["use_container", *gpu_options(job)]), f"empties container with USE_CONTAINER=0{drop}"),
+    ]
 
 
 def _load_modules(job: Job) -> List[Call]:

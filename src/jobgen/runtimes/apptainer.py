@@ -1,10 +1,11 @@
-"""Apptainer."""
+"""Container runtime Apptainer."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Dict, Tuple
+from typing import ClassVar, Dict, List, Tuple
 
-from jobgen.runtimes import Container
+from jobgen.base.shell import Expansion, Word, array
+from jobgen.runtimes import IMAGE, Container
 
 
 class Apptainer(Container):
@@ -17,6 +18,10 @@ class Apptainer(Container):
     inspect = ("apptainer", "inspect", "--labels")
     mounts_squashfs = True
     needs = "Apptainer 1.1"
+
+    def words(self, options: List[Word]) -> List[Word]:
+        """Return ``apptainer run``. Without --no-eval, a shell would expand the arguments in images from Docker."""
+        return [self.name, "run", "--no-eval", Expansion('--pwd="$PWD"'), *options, array("binds"), IMAGE]
 
 
 CONTAINER = Apptainer()

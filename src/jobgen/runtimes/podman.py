@@ -1,16 +1,17 @@
-"""Podman, rootless."""
+"""Container runtime Podman, rootless."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Dict, Tuple
+from typing import ClassVar, Dict, List, Tuple
 
-from jobgen.runtimes import Container
+from jobgen.base.shell import Expansion, Word, array
+from jobgen.runtimes import IMAGE, Container
 
 
 class Podman(Container):
     """Podman 4 or later.
 
-    NVIDIA's GPUs come by CDI, which `nvidia-ctk cdi generate` describes on each node; AMD's are plain devices.
+    NVIDIA GPUs use CDI, whose specification `nvidia-ctk cdi generate` writes on each node; AMD GPUs are plain devices.
     """
 
     name = "podman"
@@ -20,6 +21,15 @@ class Podman(Container):
         "amd": ("--device=/dev/kfd", "--device=/dev/dri"),
     }
     needs = "Podman 4"
+
+    def words(self, options: List[Word]) -> List[Word]:
+        """Return the script that executes ``podman run`` with the variables, and the container's first process."""
+        run: List[Word] = [
+            "bash", Expansion('"$lib/podman_run.bash"'), "--rm", "--network=host", "--ipc=host", "--cgroups=no-conmon",
+            "--security-opt=label=disable", "--ulimit=host", "--entrypoint=", Expansion('--workdir="$PWD"'),
+            Expansion('--label=slipway="$scratch"'),
+        ]  # fmt: skip
+        return [*run, *options, array("binds"), IMAGE, "sh", Expansion('"$lib/podman_init.sh"')]
 
 
 CONTAINER = Podman()

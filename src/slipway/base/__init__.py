@@ -1,1 +1,4 @@
-"""Without torch, on Python 3.9: the contract, errors, files, flags, GPUs, locks. jobgen imports this room alone."""
+"""Base modules that need no torch and support Python 3.9: constants, errors, files, flags, GPUs, locks.
+
+jobgen imports no other subpackage of slipway.
+"""

@@ -1,7 +1,7 @@
-"""The cause: why an attempt ended before training, left in logs/N by the first rank that was refused.
+"""Cause file: why an attempt ended before training, written to logs/N by the first failing rank.
 
-Launchers hide the exit codes of ranks, and end the other ranks, which then report consequences. docs/contract.md says
-how the job script reads the file.
+Launchers hide the exit codes of ranks. They also end the other ranks, which then report consequences. docs/contract.md
+describes how the job script reads the file.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from slipway.base.environment import read_environment
 from slipway.base.errors import SlipwayError, explain, one_line
 
 LONGEST = 1000
-"""Characters of a sentence, at most."""
+"""Maximum characters of the sentence."""
 _left: list[Path] = []
-"""The files that this process has written, and not withdrawn."""
+"""Files that this process has written and not withdrawn."""
 
 
 def leave_cause(error: SlipwayError, *, folder: str | Path | None, variables: Mapping[str, str]) -> None:
-    """Write the cause, if the exit code of ``error`` is in CAUSE_CODES and this rank has not trained before it.
+    """Write the cause file if the exit code of ``error`` is in CAUSE_CODES and this rank has not trained yet.
 
-    The first rank wins. Nothing is written without a job script, which makes logs/N. An error in writing is ignored.
+    The first rank wins. Without a job script, which creates logs/N, nothing is written. Write errors are ignored.
 
     Args:
-        error: what ends this rank.
-        folder: the run folder; None if it has no name yet.
+        error: the error that ends this rank.
+        folder: the run folder; None if it is not determined yet.
         variables: the environment of this process.
     """
     if folder is None or error.exit_code not in CAUSE_CODES or error.in_training:
         return
-    with contextlib.suppress(OSError, SlipwayError):  # it must not hide what went wrong
+    with contextlib.suppress(OSError, SlipwayError):  # a second error must not hide the first
         environment = read_environment(variables)
         if not environment.attempt:
             return
         rank = environment.variables.get("RANK", "")
         where = f"{socket.gethostname()}: {f'[rank {rank}] ' if rank else ''}"
-        if error.raised_on_all_ranks:  # this one is only the first that writes it
+        if error.raised_on_all_ranks:  # this rank is only the first to write it
             where = ""
         path = Path(folder, LOGS, str(environment.attempt), ATTEMPT_CAUSE)
         with path.open("x", encoding="utf-8") as file:
@@ -48,7 +48,7 @@ def leave_cause(error: SlipwayError, *, folder: str | Path | None, variables: Ma
 
 
 def withdraw_cause() -> None:
-    """Remove what this process has left: its script has caught the error, and continues."""
+    """Remove this process's cause file, because its script caught the error and continues."""
     while _left:
         with contextlib.suppress(OSError):
             _left.pop().unlink()

@@ -1,4 +1,4 @@
-"""Environment variables of launchers and job scripts, read once, and the world that they describe."""
+"""Launcher and job-script environment variables, read once, and the world that they describe."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from slipway.base.stop import Reason
 
 
 class World(NamedTuple):
-    """The place of this process among all that train together: found by what joins them, never guessed."""
+    """Rank and world size of this process, as reported by the library that joined the ranks, never guessed."""
 
     rank: int = 0
-    """From 0 to ``size - 1`` over all nodes."""
+    """Rank over all nodes, from 0 to ``size - 1``."""
     size: int = 1
     local_rank: int = 0
-    """From 0 to ``local_size - 1`` on this node."""
+    """Rank on this node, from 0 to ``local_size - 1``."""
     local_size: int = 1
 
     @property
     def is_root(self) -> bool:
-        """Whether this is rank 0, which alone writes the run folder and speaks for all."""
+        """Whether this is rank 0, the only rank that writes the run folder and logs for all."""
         return self.rank == 0
 
     @property
     def is_first_of_node(self) -> bool:
-        """Whether this rank does what is to be done once on each node."""
+        """Whether this is local rank 0, which does the work that is needed once on each node."""
         return self.local_rank == 0
 
 
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-"""What torchrun, or a job script that starts one process a rank, sets for each rank."""
+"""Variables that torchrun, or a job script that starts one process per rank, sets for each rank."""
 
 SIZE_VARIABLES = {
     "WORLD_SIZE": "torchrun or a job script",
@@ -51,7 +51,7 @@ SIZE_VARIABLES = {
     "PMI_SIZE": "an MPI launcher",
     "SLURM_STEP_NUM_TASKS": "srun",
 }
-"""Variables that say how many processes a launcher started, and which launcher that is. No World is made of them."""
+"""Variables with the number of processes that a launcher started, and the launcher. They do not define a World."""
 
 RECORDED = (
     "CUDA_VISIBLE_DEVICES",
@@ -66,28 +66,28 @@ RECORDED = (
     "TRAINER_WORLD_SIZE",
     "WORLD_SIZE",
 )
-"""The only variables that a run folder records; never all of them, for some hold tokens."""
+"""The only variables that a run folder records, because others may contain tokens."""
 
 
 class Launcher(Enum):
-    """What started this process, as far as that changes what it does."""
+    """Program that started this process, as far as the process's behavior depends on it."""
 
     TORCHRUN = "torchrun"
-    """Keeps the store of the rendezvous, and leaves all GPUs of a node to all its ranks."""
+    """Holds the rendezvous store, and exposes all GPUs of a node to all its ranks."""
     SPAWN = "--nproc-per-node"
-    """``trainer.launch.spawn``: leaves all GPUs to all ranks too, and hands on the exit code of a rank that stopped."""
+    """``trainer.launch.spawn``: also exposes all GPUs to all ranks, and returns the exit code of a stopped rank."""
     OTHER = "another"
-    """A job script by srun, mpirun or ssh, horovodrun, or a person."""
+    """A job script through srun, mpirun or ssh, horovodrun, or a user."""
 
     @property
     def binds_gpus(self) -> bool:
-        """Whether it may have left this rank just one GPU of several."""
+        """Whether the launcher may have exposed only one of several GPUs to this rank."""
         return self is Launcher.OTHER
 
 
 @dataclass(frozen=True)
 class Siblings:
-    """A sign that a launcher started more than this process."""
+    """Evidence that a launcher started more processes than this one."""
 
     variable: str
     value: str
@@ -96,75 +96,79 @@ class Siblings:
 
 @dataclass(frozen=True)
 class Environment:
-    """The variables that matter to a run; docs/contract.md says who sets them."""
+    """Variables that a run uses; docs/contract.md lists which program sets each."""
 
-    variables: Mapping[str, str] = field(repr=False)  # some hold tokens
+    variables: Mapping[str, str] = field(repr=False)  # some contain tokens
     launcher: Launcher
     attempt: int
-    """Number of the attempt, given by the job script; 0 if nobody gives one."""
+    """Number of the attempt from the job script; 0 without one."""
     job_id: str
-    """The scheduler's job; "" for none."""
+    """ID of the scheduler's job; "" without a job."""
     planned_size: str
-    """Number of ranks that were planned; "" if nobody planned."""
+    """Planned number of ranks; "" if it is not set."""
     planned_ranks_per_node: str
     threads: int | None
-    """OMP_NUM_THREADS, where it is a number."""
+    """OMP_NUM_THREADS if it is a number, else None."""
     agent_restart: int | None
-    """How often torchrun's agent has restarted the ranks, where it keeps their store, on one node; else None."""
+    """Number of restarts by torchrun's agent if the agent holds the ranks' store on a single node, else None."""
     run_dir: str
-    """The run folder that the job script names; "" if there is none."""
+    """Run folder from the job script; "" if it is not set."""
     quota: str | None
-    """What quotas leave in the run folder, as quota_left.sh says it; None if nobody has asked."""
+    """Remaining quota of the run folder, as quota_left.sh prints it; None if it was not queried."""
     umask: int | None
-    """Of the files that this rank makes, where the job script says it."""
+    """Umask for this rank's files, if the job script sets it, else None."""
     trackers: str
-    """The trackers that SLIPWAY_TRACKERS names, separated by commas."""
+    """Value of SLIPWAY_TRACKERS: names of trackers, separated by commas."""
     inductor_cache: str
-    """The folder in which torch.compile keeps what it has made; "" for its own choice."""
+    """Cache folder of torch.compile; "" for torch's default."""
     mpi: str
-    """What the MPI that starts the ranks says of itself; "" for ranks that MPI does not start."""
+    """Version text of the MPI that starts the ranks; "" if MPI does not start them."""
     pmix: str
-    """Version of the PMIx by which it does; "" for another way."""
+    """Version of PMIx that starts the ranks; "" without PMIx."""
     siblings: Siblings | None
-    """None: nothing says that this process is one of several."""
+    """Evidence of other processes; None if no variable shows that this process is one of several."""
 
     @property
     def is_ranked(self) -> bool:
-        """Whether a launcher numbers the ranks for torch.distributed."""
+        """Whether a launcher has set the RANK variable for torch.distributed."""
         return "RANK" in self.variables
 
     @property
     def may_be_root(self) -> bool:
-        """Whether this process is rank 0, as far as can be known before the ranks have joined."""
+        """Whether this process may be rank 0, from the variables alone, before the ranks have joined."""
         return self.variables.get("RANK", "0") == "0"
 
     @property
     def recorded(self) -> dict[str, str]:
-        """The variables that a run folder records."""
+        """Variables to record in the run folder, with their values."""
         return {name: self.variables[name] for name in RECORDED if name in self.variables}
 
     @property
     def local_rank(self) -> int:
-        """The number of this rank on its node, as far as a launcher says; 0 if none does."""
+        """Local rank from the launcher; 0 if it is not set."""
         number = self.variables.get("LOCAL_RANK", "")
         return int(number) if number.isdecimal() else 0
 
     def exit_code(self, reason: Reason, *, ranks: int) -> int:
-        """Return the exit code of a rank that ends in good order, for ``reason`` if before the end of the run.
+        """Return the exit code of a rank that ends without an error.
 
-        Launchers take a code other than 0 for a failure, and kill ranks that still save. The death of one is a failure,
-        after which those on other nodes may start their ranks again.
+        Launchers treat a code other than 0 as a failure, and kill ranks that are still saving. The death of a launcher
+        is a failure, after which the launchers on other nodes may restart their ranks.
+
+        Args:
+            reason: why training stopped early; NONE at the end of the run.
+            ranks: the world size.
         """
         alone = ranks == 1 and self.launcher is not Launcher.TORCHRUN
         handed_on = alone or self.launcher is Launcher.SPAWN or reason is Reason.LAUNCHER
         return EXIT_STOPPED if reason and handed_on else 0
 
     def world(self) -> World:
-        """Return the world that RANK, WORLD_SIZE and LOCAL_RANK describe; ``local_size`` is not known yet.
+        """Return the world that RANK, WORLD_SIZE and LOCAL_RANK describe; ``local_size`` is not set yet.
 
         Raises:
-            RanksNotNamedError: if one is missing.
-            RanksContradictoryError: if one is not a number, or out of range.
+            RanksNotNamedError: if a variable is missing.
+            RanksContradictoryError: if a variable is not a number, or is out of range.
         """
         env = self.variables
         if missing := [name for name in RANK_VARIABLES if name not in env]:
@@ -179,13 +183,13 @@ class Environment:
         return World(rank, size, local_rank)
 
     def check_size(self, size: int) -> None:
-        """Compare the size of the world with what the launcher started, and with what was planned.
+        """Check the world size against the launcher's number of processes and the planned number of ranks.
 
-        N copies of "rank 0 of 1" would each train alone and overwrite each other.
+        N copies of "rank 0 of 1" would each train alone and overwrite each other's files.
 
         Raises:
-            AloneError: if this process is the whole world, and a launcher started others.
-            WorldSizeError: if the world has another size than planned.
+            AloneError: if the world has one process, but a launcher started several.
+            WorldSizeError: if the world size differs from the planned one.
         """
         if size == 1 and (found := self.siblings):
             raise AloneError(variable=found.variable, value=found.value, launcher=found.launcher)
@@ -193,10 +197,10 @@ class Environment:
             raise WorldSizeError(size=size, planned=self.planned_size)
 
     def master(self) -> tuple[str, int]:
-        """Return the address and the port at which rank 0 is to listen.
+        """Return the address and port at which rank 0 must listen.
 
         Raises:
-            RendezvousError: if MASTER_ADDR or MASTER_PORT is missing, or the latter no number.
+            RendezvousError: if MASTER_ADDR or MASTER_PORT is missing, or MASTER_PORT is not a number.
         """
         env = self.variables
         if missing := [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in env]:
@@ -207,10 +211,10 @@ class Environment:
 
 
 def read_environment(variables: Mapping[str, str]) -> Environment:
-    """Return what ``variables``, ``os.environ`` as a rule, say.
+    """Return the Environment from ``variables``, usually ``os.environ``.
 
     Raises:
-        AttemptNumberError: if TRAINER_ATTEMPT is no whole number.
+        AttemptNumberError: if TRAINER_ATTEMPT is not a whole number.
     """
     launcher = Launcher.OTHER
     if "TORCHELASTIC_RUN_ID" in variables:
@@ -221,7 +225,7 @@ def read_environment(variables: Mapping[str, str]) -> Environment:
     if attempt and not (attempt.isascii() and attempt.isdecimal()):
         raise AttemptNumberError(variable="TRAINER_ATTEMPT", value=attempt)
     threads = variables.get("OMP_NUM_THREADS", "")
-    # On several nodes the agents count differently: only the one whose rank has failed counts a restart.
+    # On several nodes the agents' counts differ: only the agent whose rank failed counts a restart.
     agent_store = variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and variables.get("GROUP_WORLD_SIZE") == "1"
     restarts = variables.get("TORCHELASTIC_RESTART_COUNT", "0")
     umask = variables.get("TRAINER_UMASK", "")

@@ -1,4 +1,4 @@
-"""What keeps a run from beginning, or ends it. ``slipway.base.slugs`` knows what to do about each, by its slug."""
+"""Errors that prevent or end a run. ``slipway.base.slugs`` contains the remedy for each slug."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from slipway.base.slugs import EXIT_FAILED, SLUGS
 from slipway.base.third_party_errors import lost_peer, lost_worker, os_error_numbers
 
 NO_WRITES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
-"""Error numbers of a file system that takes no writes until somebody acts; others (EIO, ESTALE) may pass."""
+"""Error numbers of a file system that accepts no writes until the user acts; others (EIO, ESTALE) may pass."""
 
 
 TRANSIENT = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR, errno.EHOSTDOWN, errno.ENOLINK}
-"""Error numbers of a file system that may soon answer again."""
+"""Error numbers of a file system that may soon respond again."""
 
 
 class SlipwayError(Exception):
-    """What a user can act on: its text says what is wrong, with the facts; its slug stands for the remedy."""
+    """Error that a user can act on: ``text`` states what is wrong, ``slug`` leads to the remedy."""
 
     retryable = False
-    """Whether trying again unchanged may help; if not, the attempt leaves the verdict "failed"."""
+    """Whether an unchanged retry may help; if not, the attempt's verdict is "failed"."""
     raised_on_all_ranks = False
-    """Whether every rank raises it alike, so that it is enough if rank 0 reports it."""
+    """Whether every rank raises the same error, so that only rank 0 needs to report it."""
     in_training = False
-    """Whether this rank had taken an optimiser step in this attempt before."""
+    """Whether this rank had taken an optimizer step in this attempt before the error."""
 
     def __init__(self, slug: str, text: str) -> None:
-        """Say ``text``.
+        """Create the error.
 
         Args:
-            slug: a key of ``slipway.base.slugs.SLUGS``, which gives the exit code.
-            text: one or more sentences.
+            slug: a key of ``slipway.base.slugs.SLUGS``, which contains the exit code.
+            text: the message, one or more sentences.
         """
         super().__init__(slug, text)
         self.slug, self.text = slug, text
@@ -45,33 +45,33 @@ class SlipwayError(Exception):
         return self.text
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle it without a call of ``__init__``, which takes other arguments in some subclasses."""
+        """Pickle without a call of ``__init__``, whose arguments differ in some subclasses."""
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class RunError(SlipwayError):
-    """An error of a run folder, its checkpoints, or the start of its ranks; ``facts`` hold what its text names."""
+    """Error of a run folder, its checkpoints, or the start of its ranks; ``facts`` holds the values in its text."""
 
     name: ClassVar[str] = ""
-    """Its slug."""
+    """Slug of the error."""
     template: ClassVar[str] = ""
-    """Its text, with the names of facts in braces."""
+    """Text of the error, with the names of facts in braces."""
     kinds: ClassVar[Dict[str, Type[RunError]]] = {}
-    """The classes below this one, by name."""
+    """All subclasses, by name."""
 
     def __init_subclass__(cls) -> None:
-        """Add a class to ``kinds``."""
+        """Register a subclass in ``kinds``."""
         RunError.kinds[cls.__name__] = cls
 
     def __init__(self, **facts: object) -> None:
-        """Say ``template`` with ``facts`` filled in."""
+        """Fill ``facts`` into ``template``."""
         self.facts = facts
         super().__init__(self.name, self.template.format(**facts))
-        self.__notes__ = [f"error[{self.slug}]: {SLUGS[self.slug].remedy}"]  # which Python prints below a traceback
+        self.__notes__ = [f"error[{self.slug}]: {SLUGS[self.slug].remedy}"]  # Python prints it below a traceback
 
 
 class FolderInUseError(RunError):
-    """Another run has the folder."""
+    """Another process uses the run folder."""
 
     name = "folder-in-use"
     template = (
@@ -81,87 +81,87 @@ class FolderInUseError(RunError):
 
 
 class FolderNotWritableError(RunError):
-    """The folder cannot be made, or takes no files."""
+    """The run folder cannot be created or written."""
 
     name = "cannot-write"
     template = "cannot write to the run folder {folder}: {reason}."
 
 
 class CannotReadError(RunError):
-    """A file or folder of a run is there, and cannot be read."""
+    """A file or folder of a run exists but cannot be read."""
 
     name = "cannot-read"
     template = "{path} cannot be read: {reason}."
 
 
 class NotAFileError(RunError):
-    """The name of one of the run's files is taken by something else."""
+    """A path that the run uses for a file is not a file of the run."""
 
     name = "not-a-file"
-    template = "{path} is {kind}, where the run keeps a file."
+    template = "{path} is {kind}, but the run uses this path for a file."
 
 
 class FolderHoldsRunError(RunError):
-    """The folder holds a run, and this attempt does not continue it."""
+    """The folder already holds a run that this attempt does not continue."""
 
     name = "folder-holds-run"
-    template = "{folder} holds a run already."
+    template = "{folder} already holds a run."
 
 
 class AttemptNumberError(RunError):
-    """What should say which attempt this is does not."""
+    """The variable that holds the attempt's number is not a number."""
 
     name = "bad-rank-variables"
     template = "{variable}={value!r} must be a whole number."
 
 
 class RanksNotNamedError(RunError):
-    """Nothing says which rank this process is."""
+    """No variable defines this process's rank."""
 
     name = "ranks-not-named"
-    template = "a world of ranks needs {needed}, and {missing} not set."
+    template = "several ranks require {needed}, but these are not set: {missing}."
 
 
 class RanksContradictoryError(RunError):
-    """What names the ranks makes no sense."""
+    """The variables that define the rank are inconsistent."""
 
     name = "bad-rank-variables"
-    template = "{values} contradict each other: {rule}."
+    template = "invalid rank variables {values}: {rule}."
 
 
 class AloneError(RunError):
-    """The process would be the whole world, and its launcher started others like it."""
+    """The world has one process, but its launcher started several."""
 
     name = "separate-processes"
-    template = "this process is alone, but {variable}={value}: it was started by {launcher}."
+    template = "this process is alone, but {variable}={value} shows that {launcher} started several processes."
 
 
 class NotJoinedError(RunError):
-    """A session stands before the call that joins the ranks."""
+    """A session opened before the script joined the ranks."""
 
     name = "separate-processes"
     template = (
-        "{found}: this process had not joined the others when the session was opened. Call "
-        "torch.distributed.init_process_group(...), or hvd.init(), before that."
+        "{found}: this process had not joined the other ranks when the session opened. Call "
+        "torch.distributed.init_process_group(...), or hvd.init(), before you open the session."
     )
 
 
 class WorldSizeError(RunError):
-    """The world has another size than planned."""
+    """The world size differs from the planned one."""
 
     name = "wrong-world-size"
     template = "the world has {size} ranks, but {planned} were planned (TRAINER_WORLD_SIZE)."
 
 
 class RendezvousError(RunError):
-    """Nothing says where the ranks find each other."""
+    """The address of the rendezvous is not set."""
 
     name = "ranks-not-named"
-    template = "the rendezvous env:// needs {missing}: where rank 0 listens."
+    template = "the rendezvous env:// needs {missing}, the address at which rank 0 listens."
 
 
 class JoinError(RunError):
-    """The ranks do not find each other: a node that did not start, a network that is down, a port that is taken."""
+    """The ranks could not connect, e.g. a node did not start, the network is down, or a port is taken."""
 
     name = "cannot-join"
     template = "rank {rank} of {size} cannot join the others: {reason}"
@@ -169,79 +169,79 @@ class JoinError(RunError):
 
 
 class AllDamagedError(RunError):
-    """There are checkpoints, and none is what was written."""
+    """All checkpoints of the run are damaged."""
 
     name = "damaged-checkpoint"
     template = "all {count} checkpoints in {folder} are damaged."
 
 
 class DamagedCheckpointError(RunError):
-    """The checkpoint that was asked for is not what was written."""
+    """The requested checkpoint is damaged."""
 
     name = "damaged-checkpoint"
     template = "the checkpoint {path} is damaged: {reason}."
 
 
 class DamagedBestError(RunError):
-    """The checkpoint with the best metric is not what was written; the run itself may be whole."""
+    """The checkpoint with the best metric is damaged; the run itself may be undamaged."""
 
     name = "damaged-best"
     template = "the best checkpoint {path} is damaged: {reason}. {left}"
 
 
 class OlderCheckpointError(RunError):
-    """The checkpoint that was asked for is not the last one of its run."""
+    """The requested checkpoint is not the newest one of its run."""
 
     name = "older-checkpoint"
-    template = "newer checkpoints follow {path}."
+    template = "the run has newer checkpoints than {path}."
 
 
 class NoCheckpointError(RunError):
-    """There is nothing to resume from."""
+    """The path contains no checkpoint to resume from."""
 
     name = "no-checkpoint"
-    template = "{path} is neither a checkpoint (with {manifest}) nor a run folder with one."
+    template = "{path} is neither a checkpoint (with {manifest}) nor a run folder that contains one."
 
 
 class NotSavedError(RunError):
-    """The last checkpoint of a run is missing."""
+    """The last checkpoint of a run could not be written."""
 
     name = "not-saved"
     template = "the last checkpoint could not be written: {reason}. {before}"
 
 
 class LostFolderError(RunError):
-    """Another run has taken the folder over; the verdict on it is that run's."""
+    """Another run has taken the folder over; this run must not write its verdict there."""
 
     name = "lost-folder"
     template = (
-        "{lock} is no longer this run's: another one has taken the folder over, or somebody removed the lock. This run "
-        "ends, and leaves the folder as it is."
+        "this run no longer holds {lock}: another run has taken the folder over, or the lock was removed. This run "
+        "ends, and leaves the folder unchanged."
     )
     retryable = True
 
 
 class SessionError(RunError):
-    """A script uses a Session as it cannot be used; the message says what to do instead."""
+    """Invalid use of a Session by a script; the message states the correct use."""
 
     template = "{message}"
 
     def __init__(self, slug: str, message: str) -> None:
-        """Say ``message``; see SlipwayError for ``slug``."""
-        self.name = slug  # type: ignore[misc] # of this one
+        """Create the error with the text ``message``; see SlipwayError for ``slug``."""
+        self.name = slug  # type: ignore[misc] # of this instance
         super().__init__(message=message)
 
 
 class TrackerError(SessionError):
-    """A tracker that was asked for does not exist, or is not installed."""
+    """A requested tracker does not exist, or is not installed."""
 
 
 class StateMismatchError(SessionError):
-    """What a script builds is not what the checkpoint was saved of."""
+    """The script's objects do not match the checkpoint."""
 
 
 def to_json(error: Exception) -> dict[str, Any]:
-    """Return what ``from_json`` makes the same error of on another rank."""
+    """Return ``error`` as JSON, from which ``from_json`` recreates it on another rank."""
     return {
         "kind": type(error).__name__ if isinstance(error, RunError) else "",
         "facts": {name: str(fact) for name, fact in error.facts.items()} if isinstance(error, RunError) else {},
@@ -253,7 +253,7 @@ def to_json(error: Exception) -> dict[str, Any]:
 
 
 def from_json(value: dict[str, Any]) -> SlipwayError:
-    """Return the error that ``to_json`` described: of the same class for a RunError, else a SlipwayError."""
+    """Return the error in the output of ``to_json``: of the same class for a RunError, else a SlipwayError."""
     kind = RunError.kinds.get(value["kind"])
     error: SlipwayError
     if kind is None:
@@ -267,7 +267,7 @@ def from_json(value: dict[str, Any]) -> SlipwayError:
 
 
 def code_of(error: BaseException) -> int:
-    """Return the exit code of a process that ``error`` ends."""
+    """Return the exit code of a process that ends with ``error``."""
     return error.exit_code if isinstance(error, SlipwayError) else EXIT_FAILED
 
 
@@ -283,7 +283,7 @@ def slug_of(error: BaseException) -> str:
 
 
 def explain(error: BaseException) -> str:
-    """Return what any error says, in one line, and what to do about it."""
+    """Return the message of any error; for a RunError except SessionError, add the remedy."""
     if isinstance(error, RunError) and not isinstance(error, SessionError):
         return f"{error} {SLUGS[error.slug].remedy}"
     if isinstance(error, SlipwayError):
@@ -292,17 +292,17 @@ def explain(error: BaseException) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the reason of a verdict of what ``error`` ended: ``SLUG: SENTENCE``, on one line."""
+    """Return the REASON of the verdict for ``error``: ``SLUG: SENTENCE``, on one line."""
     return f"{slug_of(error)}: {one_line(explain(error))}"
 
 
 def message_of(error: BaseException) -> str:
-    """Return what a program prints of ``error`` after its own name, on one line: ``error[SLUG]: SENTENCE``."""
+    """Return the line that a program prints for ``error`` after its own name: ``error[SLUG]: SENTENCE``."""
     return labelled("error", slug_of(error), explain(error))
 
 
 def labelled(kind: Literal["error", "warning"], slug: str, text: str) -> str:
-    """Return ``text`` on one line, after what it is of: ``warning[SLUG]: TEXT``."""
+    """Return ``text`` on one line after kind and slug, such as ``warning[SLUG]: TEXT``."""
     return f"{kind}[{slug}]: {one_line(text)}"
 
 
@@ -312,10 +312,10 @@ def warn(log: logging.Logger, slug: str, text: str, *values: object) -> None:
 
 
 def is_retryable(error: BaseException) -> bool:
-    """Return whether trying again unchanged may help after ``error``.
+    """Return whether an unchanged retry may help after ``error``.
 
-    Of errors that are not slipway's this holds unless a file system takes no writes. safetensors names the error number
-    in its text only.
+    This holds for errors that are not from slipway, unless a file system accepts no writes. safetensors has the error
+    number only in its message.
     """
     if isinstance(error, SlipwayError):
         return error.retryable
@@ -325,5 +325,5 @@ def is_retryable(error: BaseException) -> bool:
 
 
 def one_line(text: str) -> str:
-    """Return ``text`` on one line, without control characters and what else cannot be printed."""
+    """Return ``text`` on one line, without control characters and other unprintable characters."""
     return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())

@@ -1,4 +1,4 @@
-"""Atomic, durable writes: files are there whole or not at all, also after a power cut."""
+"""Atomic, durable writes: after a power cut, a file is either complete or absent."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from slipway.base.bounded_read import open_without_waiting
 from slipway.base.errors import warn
-from slipway.base.reading import open_without_waiting
 
 log = logging.getLogger(__name__)
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace ``path`` by a file that holds ``text``."""
+    """Atomically replace ``path`` by a file that contains ``text``."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with temporary.open("w", encoding="utf-8") as file:
         file.write(text)
@@ -30,10 +30,10 @@ def write_atomically(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield the path of a temporary file, which replaces ``path`` once the body has written it; not after an error."""
+    """Yield a temporary file's path; the file replaces ``path`` after the body, unless the body raises an error."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}{path.suffix}")
     temporary.touch()
-    mode = temporary.stat().st_mode  # what the umask leaves; safetensors makes files of mode 0600
+    mode = temporary.stat().st_mode  # the mode by the umask; safetensors creates files with mode 0600
     try:
         yield temporary
         temporary.chmod(mode)
@@ -47,24 +47,24 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace ``path`` by ``value`` as one line of JSON."""
+    """Atomically replace ``path`` by ``value`` as one line of JSON."""
     write_atomically(path, json.dumps(value) + "\n")
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in ``folder`` durable (fsync(2) of a file does not cover its name)."""
+    """Make the file names in ``folder`` durable (fsync(2) of a file does not cover its name)."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # a file system that knows of no such thing
+        if error.errno != errno.EINVAL:  # a file system that does not support it
             raise
     finally:
         os.close(descriptor)
 
 
 def replace_symlink(link: Path, target: str) -> None:
-    """Let the symbolic link ``link`` point to ``target``, atomically."""
+    """Atomically point the symbolic link ``link`` to ``target``."""
     temporary = link.with_name(f".{link.name}.{os.getpid()}")
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(target)
@@ -77,17 +77,18 @@ def replace_symlink(link: Path, target: str) -> None:
 
 
 MOST_UNWRITTEN = 1 << 26
-"""Bytes that a LineFile keeps for a disk that takes none; lines beyond that are lost."""
+"""Maximum bytes that a LineFile buffers while the disk accepts no writes; further lines are lost."""
 
 
 class LineFile:
-    """A file to which lines are appended, readable while it grows.
+    """Append-only file of lines that can be read while it grows.
 
-    Lines that cannot be written, as the disk is full, are kept in memory and written before the next one.
+    If lines cannot be written, for example because the disk is full, they are kept in memory and written before the
+    next line.
     """
 
     def __init__(self, path: Path) -> None:
-        """Append to ``path``, which is made where it is missing."""
+        """Open ``path`` for appending, and create it if it does not exist."""
         self._path = path
         self._file = open(path, "ab", buffering=0, opener=open_without_waiting)  # noqa: SIM115 -- until close
         self._unwritten = bytearray()
@@ -95,7 +96,7 @@ class LineFile:
         self._lost = 0
 
     def append(self, line: str) -> None:
-        """Append ``line``, or keep it."""
+        """Append ``line``, or keep it in memory if it cannot be written now."""
         if len(self._unwritten) < MOST_UNWRITTEN:
             self._unwritten += line.encode() + b"\n"
         else:
@@ -107,14 +108,14 @@ class LineFile:
                 warn(
                     log,
                     "cannot-append",
-                    "%s cannot be written: %s; its lines are kept for later",
+                    "%s cannot be written: %s; its lines are kept in memory",
                     self._path,
                     error.strerror,
                 )
             self._failing = True
         else:
             if self._failing:
-                warn(log, "cannot-append", "%s is written again; %s", self._path, self._loss())
+                warn(log, "cannot-append", "%s can be written again; %s", self._path, self._loss())
             self._failing = False
 
     def close(self) -> None:
@@ -137,6 +138,6 @@ class LineFile:
 
     def _write(self) -> None:
         while self._unwritten:
-            # A full disk may take the beginning of a line only; the next attempt goes on behind that.
+            # A full disk may accept only the beginning of a line; the next write continues after it.
             count = self._file.write(self._unwritten)
             del self._unwritten[:count]

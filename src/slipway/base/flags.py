@@ -1,7 +1,7 @@
-"""Read the arguments of the trainer and its commands by a schema: a mistyped flag is refused in one line.
+"""Parser of the trainer's command lines from a JSON schema, with one-line errors for mistyped flags.
 
-The trainer reads its command line so, and ``jobgen`` on a login node checks what a job would be submitted with. No
-import outside of the standard library, and Python 3.9 suffices.
+The trainer parses its command line with it, and ``jobgen`` on a login node checks the arguments of a job before
+submission. This module imports only the standard library and slipway.base, and supports Python 3.9.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 from slipway.base.errors import SlipwayError
 
 Key = Mapping[str, Any]
-"""What the schema says of one key of the configuration."""
+"""Schema of one configuration key."""
 
 REQUESTS = {
     "-h": "help",
@@ -23,37 +23,37 @@ REQUESTS = {
     "--version": "version",
     "--print-config": "print-config",
 }
-"""Flags that ask for a text, in place of training."""
+"""Flags that print a text instead of training."""
 CONFIG_SUFFIX = ".toml"
 
 
 class ArgumentError(SlipwayError):
-    """What is wrong with the arguments, in one line."""
+    """Invalid command-line arguments; the text is one line."""
 
 
 class Arguments(NamedTuple):
-    """What the arguments of the trainer say."""
+    """Parsed arguments of the trainer."""
 
     files: List[str]
-    """CONFIG.toml, and the overlays behind it; of a command, what is no flag."""
+    """CONFIG.toml and the overlays after it; for a command, all arguments that are not flags."""
     tables: Dict[str, Dict[str, Any]]
-    """The values that flags set, by section and key, of the types of the schema."""
+    """Values that flags set, by section and key, with the types of the schema."""
     request: str
-    """The text that is asked for: a value of REQUESTS, or ""."""
+    """The requested text: a value of REQUESTS, or ""."""
 
 
 def read_arguments(
     arguments: Sequence[str], schema: Mapping[str, Any], *, names: Optional[Sequence[str]] = None
 ) -> Arguments:
-    """Return what ``arguments`` say; of a flag that is given twice the last one holds.
+    """Parse ``arguments``; if a flag is repeated, its last value wins.
 
     Args:
-        arguments: of the trainer, or of one of its commands, behind the command's name.
-        schema: what ``trainer.config.schema`` returns, or configs/schema.json holds; of a command, its own.
-        names: the arguments that are no flags, as RUN and FILE, of a command. The trainer itself takes .toml files.
+        arguments: of the trainer, or of one of its commands, after the command's name.
+        schema: result of ``trainer.config.schema``, or content of configs/schema.json; for a command, its own schema.
+        names: names of a command's positional arguments, such as RUN and FILE. The trainer itself takes .toml files.
 
     Raises:
-        ArgumentError: for an unknown flag, an impossible value, or an argument that is neither a flag nor a file.
+        ArgumentError: for an unknown flag, an invalid value, or an argument that is neither a flag nor a file.
     """
     found = Arguments([], {}, next((REQUESTS[word] for word in arguments if word in REQUESTS), ""))
     if found.request in ("help", "version"):
@@ -76,7 +76,7 @@ def read_arguments(
 
 
 class _Flag(NamedTuple):
-    """What a flag sets."""
+    """Configuration key that a flag sets."""
 
     section: str
     name: str
@@ -84,7 +84,7 @@ class _Flag(NamedTuple):
 
 
 def _flags(schema: Mapping[str, Any]) -> Dict[str, _Flag]:
-    """Return what each flag sets."""
+    """Return the key of each flag."""
     return {
         key[form]: _Flag(section, name, key)
         for form in ("flag", "no_flag")
@@ -95,7 +95,7 @@ def _flags(schema: Mapping[str, Any]) -> Dict[str, _Flag]:
 
 
 def _is_flag(argument: str) -> bool:
-    """Return whether ``argument`` can only be a flag: negative numbers and a single dash are values."""
+    """Return whether ``argument`` must be a flag: negative numbers and a single dash are values."""
     number = re.match(r"-(\d|\.|(inf|infinity|nan)$)", argument, flags=re.IGNORECASE)
     return argument.startswith("-") and argument != "-" and not number
 
@@ -105,17 +105,17 @@ def _add_file(name: str, found: Arguments, names: Optional[Sequence[str]]) -> No
         if len(found.files) == len(names):
             raise ArgumentError(
                 "unexpected-argument",
-                f"unexpected argument {name!r}: the command takes {' and '.join(names)} besides flags",
+                f"unexpected argument {name!r}: the command takes only {' and '.join(names)} and flags",
             )
     elif found.files and not name.endswith(CONFIG_SUFFIX):  # more likely the value of a switch
         raise ArgumentError(
-            "unexpected-argument", f"unexpected argument {name!r}: no flag takes it, and it is no {CONFIG_SUFFIX} file"
+            "unexpected-argument", f"unexpected argument {name!r}: neither a flag's value nor a {CONFIG_SUFFIX} file"
         )
     found.files.append(name)
 
 
 def _read_flag(argument: str, left: List[str], flags: Mapping[str, _Flag], found: Arguments) -> None:
-    """Take the values of the flag ``argument`` from ``left``, and add them to ``found``."""
+    """Move the values of the flag ``argument`` from ``left`` to ``found``."""
     typed, equals, value = argument.partition("=")
     flag = typed[:2] + typed[2:].replace("_", "-")
     if flag not in flags:
@@ -132,14 +132,14 @@ def _read_flag(argument: str, left: List[str], flags: Mapping[str, _Flag], found
     values = []
     for spec in key.get("prefixItems", [key]):
         if not equals and (not left or left[0] == "--" or _is_flag(left[0])):
-            raise ArgumentError("bad-flag-value", f"{flag} lacks a value: {_expected(key)}")
+            raise ArgumentError("bad-flag-value", f"{flag} requires a value: {_expected(key)}")
         equals = ""
         values.append(_value(flag, left.pop(0), spec))
     table[name] = values if "prefixItems" in key else values[0]
 
 
 def is_utf8(text: str) -> bool:
-    """Return whether ``text`` can be written as UTF-8; names of files that are not UTF-8 hold half surrogate pairs."""
+    """Return whether ``text`` can be encoded as UTF-8; file names that are not UTF-8 contain lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -148,7 +148,7 @@ def is_utf8(text: str) -> bool:
 
 
 def _switched(flag: str, key: Key, left: List[str], *, equals: bool) -> Any:
-    """Return the value of a switch: a boolean, or a word behind it that it takes in place of one."""
+    """Return the value of a switch: a boolean, or the next word if the switch accepts it instead."""
     words = switch_words(key)
     if flag == key["flag"] and left and left[0] in words:
         return left.pop(0)
@@ -160,14 +160,14 @@ def _switched(flag: str, key: Key, left: List[str], *, equals: bool) -> Any:
 
 
 def switch_words(key: Key) -> List[str]:
-    """Return the words that a switch takes in place of a boolean."""
+    """Return the words that a switch accepts instead of a boolean."""
     return [word for choice in key.get("anyOf", []) for word in choice.get("enum", [])]
 
 
 def _value(flag: str, text: str, spec: Key) -> Any:
-    """Return the value that ``text`` spells, of a type and in the range that ``spec`` describes."""
+    """Return ``text`` as a value of the type and range in ``spec``."""
     if not is_utf8(text):
-        raise ArgumentError("bad-flag-value", f"{flag} is {text!r}: it must be UTF-8, as the records of a run are")
+        raise ArgumentError("bad-flag-value", f"{flag} is {text!r}: it must be UTF-8, like the records of a run")
     for choice in spec.get("anyOf", [spec]):
         try:
             value = {"integer": int, "number": float}.get(choice["type"], str)(text)
@@ -181,7 +181,7 @@ def _value(flag: str, text: str, spec: Key) -> Any:
 
 
 def _fits(value: Any, spec: Key) -> bool:
-    """Return whether ``value``, of the type that ``spec`` describes, is in its range."""
+    """Return whether ``value`` is in the range of ``spec``; its type must be the one in ``spec``."""
     if "enum" in spec:
         return value in spec["enum"]
     if spec["type"] == "string":
@@ -204,7 +204,7 @@ LIMITS = {
 
 
 def _expected(spec: Key) -> str:
-    """Return in words which values ``spec`` allows."""
+    """Return a description of the values that ``spec`` allows."""
     if "prefixItems" in spec:
         return f"{len(spec['prefixItems'])} values, each {_expected(spec['prefixItems'][0])}"
     if "anyOf" in spec:
@@ -218,7 +218,7 @@ def _expected(spec: Key) -> str:
 
 
 def nearest_flag(flag: str, schema: Mapping[str, Any]) -> str:
-    """Return the flag that an unknown one may mean; "" if none is near."""
+    """Return the known flag that is nearest to an unknown one; "" if none is near."""
     return _nearest(flag, _flags(schema))
 
 
@@ -228,7 +228,7 @@ def _hint(flag: str, flags: Mapping[str, _Flag]) -> str:
 
 
 def _nearest(flag: str, flags: Mapping[str, _Flag]) -> str:
-    """Return which of ``flags`` the unknown one may mean: by its spelling, or by the words of the help texts."""
+    """Return the nearest of ``flags``, by spelling or by the words of the help texts; "" if none is near."""
     typed = flag.lstrip("-").lower()
     names = [name[2:] for name, (_, _, key) in flags.items() if name == key["flag"] or typed.startswith("no-")]
     near = (
@@ -240,9 +240,9 @@ def _nearest(flag: str, flags: Mapping[str, _Flag]) -> str:
 
 
 def _by_help(typed: str, flags: Mapping[str, _Flag]) -> List[str]:
-    """Return the flag whose name and help text have all words of ``typed``, the shortest text first.
+    """Return the flag whose name and help text contain all words of ``typed``; prefer the shortest text.
 
-    A single word must be in one text only.
+    A single word must occur in exactly one text.
     """
     wanted = _words(typed)
     found = []
@@ -253,5 +253,5 @@ def _by_help(typed: str, flags: Mapping[str, _Flag]) -> List[str]:
 
 
 def _words(text: str) -> set[str]:
-    """Return the words of ``text`` in lower case, plurals as singulars."""
+    """Return the words of ``text`` in lower case and singular."""
     return {word.rstrip("s") for word in re.findall("[a-z0-9]+", text.lower())}

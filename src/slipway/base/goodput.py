@@ -1,8 +1,9 @@
-"""Goodput: of the time that a run had its nodes, how much has trained it; kept in goodput.jsonl.
+"""Goodput: the share of a run's allocated time that trained it, read from goodput.jsonl.
 
-Its lines are cumulative, each of one attempt. The job script says when it began and on how many nodes it launched; rank
-0 (``slipway.base.clock``) at each save how its time was spent; and the script, or guard.sh in its place, when it ended.
-They write one after the other. Reading needs no more than Python 3.9 and its standard library.
+Each line belongs to one attempt, and its seconds are cumulative. The job script writes when the attempt began and on
+how many nodes. Rank 0 (``slipway.base.goodput_clock``) writes at each save how the time was spent. The job script, or
+guard.sh instead, writes when the attempt ended. They write one after the other. Reading needs only Python 3.9 and its
+standard library.
 """
 
 from __future__ import annotations
@@ -12,49 +13,49 @@ import math
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
-from slipway.base.reading import read_end
+from slipway.base.bounded_read import read_end
 
 TRAINED, WAITED, EVALUATED, SAVED, STARTED, LOST = "trained", "waited", "evaluated", "saved", "started", "lost"
 MEANINGS: Dict[str, str] = {
-    TRAINED: "optimiser steps that were kept",
-    WAITED: "waiting for data, as the trainer measures it; of a script's own loop it counts as trained",
+    TRAINED: "optimizer steps that were kept",
+    WAITED: "waiting for data, as the trainer measures it; in a user script's loop it counts as trained",
     EVALUATED: "between the loops over training batches: evaluation, figures",
-    SAVED: "for which saving held up rank 0",
-    STARTED: "from the job's start, or the death before, to the first step; and the end of attempts that ended well",
-    LOST: "from the last save to the end of an attempt that died: what the next one repeats, and until it was noticed",
+    SAVED: "time for which saving blocked rank 0",
+    STARTED: "from the job's start, or the previous death, to the first step; and the end of attempts that ended well",
+    LOST: "from the last save to the end of an attempt that died: repeated steps, and time until the death was noticed",
 }
-"""Into which parts the time of an attempt is divided, without a rest."""
+"""Parts of an attempt's time; together they add up to all of it."""
 MEASURED = (TRAINED, WAITED, EVALUATED, SAVED, STARTED)
-"""Those that rank 0 measures."""
+"""Parts that rank 0 measures."""
 START = "start"
-"""Key of the line that holds the seconds up to the first step, by part (``slipway.base.startup``)."""
+"""Key of the line with the seconds up to the first step, by part (``slipway.base.startup_time``)."""
 SHORTEST = 0.1
-"""Seconds of a part of the start that is worth a word."""
+"""Minimum seconds of a startup part that ``describe_start`` lists."""
 LIMIT = 1 << 24
-"""Bytes of the file that are read, from its end."""
+"""Maximum bytes to read, from the end of the file."""
 
 
 class Spent(NamedTuple):
-    """What an attempt has spent."""
+    """Time that an attempt spent, by part."""
 
     attempt: int
     seconds: Dict[str, float]
-    """By the names of MEANINGS."""
+    """Seconds by the names of MEANINGS."""
     nodes: int
-    """Those that trained; 0 without a job script."""
+    """Number of nodes that trained; 0 without a job script."""
     spares: int
-    """Those that waited."""
+    """Number of spare nodes that waited."""
     start: Dict[str, float]
-    """Seconds from the start of rank 0 to its first step, by part; {} before that."""
+    """Seconds from the start of rank 0 to its first step, by part; {} before the first step."""
 
     @property
     def total(self) -> float:
-        """All its seconds."""
+        """Total seconds of the attempt."""
         return sum(self.seconds.values())
 
 
 def read_goodput(path: Path) -> List[Spent]:
-    """Return what each attempt has spent; nothing where the file cannot be read, or holds nothing that makes sense."""
+    """Return the time that each attempt spent; empty if the file cannot be read or has no valid lines."""
     try:
         return parse_goodput(read_end(path, limit=LIMIT)[0])
     except OSError:
@@ -62,7 +63,7 @@ def read_goodput(path: Path) -> List[Spent]:
 
 
 def parse_goodput(content: bytes) -> List[Spent]:
-    """Return the same from the file's content."""
+    """Return the result of ``read_goodput`` for the file's content."""
     lines: Dict[int, List[Dict[str, Any]]] = {}
     for line in _lines(content):
         lines.setdefault(line["attempt"], []).append(line)
@@ -74,7 +75,7 @@ def parse_goodput(content: bytes) -> List[Spent]:
 
 
 def describe(attempts: Sequence[Spent]) -> str:
-    """Return in a line what ``attempts`` add up to; "" where that is nothing."""
+    """Return a one-line summary of ``attempts``; "" if their total time is 0."""
     sums = sums_of(attempts)
     total = sum(sums.values())
     if not total:
@@ -90,7 +91,7 @@ def describe(attempts: Sequence[Spent]) -> str:
 
 
 def describe_start(parts: Dict[str, float]) -> str:
-    """Return in words how long it took to the first step, and the parts of at least a tenth of a second."""
+    """Return a phrase with the seconds to the first step and its parts of at least SHORTEST seconds."""
     longest = ", ".join(f"{name} {seconds:.1f}" for name, seconds in parts.items() if seconds >= SHORTEST)
     return f"{sum(parts.values()):.1f} s to the first step" + (f" ({longest})" if longest else "")
 
@@ -101,17 +102,17 @@ def sums_of(attempts: Sequence[Spent]) -> Dict[str, float]:
 
 
 def spare_hours(attempts: Sequence[Spent]) -> float:
-    """Return the node-hours for which spare nodes have waited."""
+    """Return the node-hours for which spare nodes waited."""
     return sum(attempt.spares * attempt.total for attempt in attempts) / 3600
 
 
 def _spent(number: int, lines: Sequence[Dict[str, Any]], *, kept: Optional[int]) -> Spent:
-    """Return what an attempt has spent.
+    """Return the time that an attempt spent.
 
     Args:
-        number: of it.
-        lines: of it.
-        kept: the step at which the next attempt began; None without one.
+        number: the attempt's number.
+        lines: the attempt's lines.
+        kept: the step at which the next attempt began; None without a next attempt.
     """
     measured = [line for line in lines if "step" in line]
     concluded = bool(measured) and bool(measured[-1].get("concluded"))
@@ -136,7 +137,7 @@ def _spent(number: int, lines: Sequence[Dict[str, Any]], *, kept: Optional[int])
 
 
 def _lines(content: bytes) -> Iterator[Dict[str, Any]]:
-    """Yield the lines that make sense; one that names no attempt belongs to that of the line before."""
+    """Yield the valid lines; a line without an attempt belongs to the attempt of the line before."""
     attempt: Any = None
     for text in content.splitlines():
         try:
@@ -172,7 +173,7 @@ def _is_time(number: Any) -> bool:
 
 
 def _duration(seconds: float) -> str:
-    """Return it in the unit that one would say it in."""
+    """Return ``seconds`` in hours, minutes or seconds, with the unit."""
     for unit, size in (("h", 3600), ("min", 60)):
         if seconds >= size:
             return f"{seconds / size:.1f} {unit}"

@@ -1,8 +1,8 @@
-"""What driver and GPUs a machine has, by libcuda, and which variant of the image runs on them.
+"""Query driver and GPUs through libcuda, and determine the image variant that runs on them.
 
-No import outside of the standard library, and Python 3.9 suffices: ``jobgen`` reads it on a login node, build/variant
-before there is an environment, and job scripts in any image, which may lack slipway: build/generate copies this file to
-jobscripts/lib/slipway_gpu.py.
+This module imports only the standard library and supports Python 3.9. ``jobgen`` imports it on a login node,
+build/variant runs it before an environment exists, and job scripts run it in any image, which may lack slipway:
+build/generate copies this file to jobscripts/lib/slipway_gpu.py.
 
 Sources: NVIDIA, CUDA Compatibility (minor versions: a program built with any CUDA X.y runs on every driver for CUDA X),
 and CUDA C++ Programming Guide (binary and PTX compatibility).
@@ -24,43 +24,43 @@ _NO_FAULT = (0, 34, 100)  # CUDA_SUCCESS, CUDA_ERROR_STUB_LIBRARY, CUDA_ERROR_NO
 
 
 class Gpus(NamedTuple):
-    """What libcuda says of a machine."""
+    """A machine's driver and GPUs, as libcuda reports them."""
 
     cuda: Version
-    """Newest CUDA that the driver runs, such as (12, 2)."""
+    """Newest CUDA version that the driver supports, such as (12, 2)."""
     capabilities: List[Version]
     """Compute capability of each GPU that CUDA_VISIBLE_DEVICES shows, such as [(8, 0), (8, 0)]."""
     fault: str = ""
-    """Why the driver does not start, in its words; "" if it does, or if it has no GPU."""
+    """The driver's error if it does not start; "" if it does, or if it has no GPU."""
 
 
 class Variant(NamedTuple):
-    """What a variant of the image asks for."""
+    """Requirements of an image variant."""
 
     cuda: Version
-    """Oldest CUDA of a driver that runs it."""
+    """Oldest CUDA version that the driver must support."""
     driver: int
-    """Branch of the driver that brought this CUDA, by NVIDIA's CUDA Toolkit Release Notes."""
+    """First driver branch with this CUDA version, from NVIDIA's CUDA Toolkit Release Notes."""
     architectures: Tuple[str, ...]
-    """Which it has kernels for: ``torch.cuda.get_arch_list()``."""
+    """Architectures for which it has kernels: ``torch.cuda.get_arch_list()``."""
 
 
 VARIANTS: Dict[str, Variant] = {
     "cuda": Variant((13, 0), 580, ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")),
     "cuda12": Variant((12, 0), 525, ("sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")),
 }
-"""From the newest on; a test compares them with containers/pins and with what the images' own test printed."""
+"""Newest first; a test compares them with containers/pins and with the output of the images' own test."""
 BLACKWELL = (10, 0)
 BLACKWELL_DRIVER = Variant((12, 8), 570, ())
-"""GPUs from BLACKWELL on need this driver, whatever the image asks for."""
+"""GPUs from BLACKWELL on need this driver, whatever the image requires."""
 
 
 def find_gpus(library: str = "libcuda.so.1") -> Optional[Gpus]:
-    """Return what ``library`` says of this machine; None without a driver."""
+    """Return this machine's driver and GPUs, as ``library`` reports them; None without a driver."""
     try:
         cuda = ctypes.CDLL(library)
         return _ask(cuda)
-    except (OSError, AttributeError):  # no such library, or one of something else
+    except (OSError, AttributeError):  # no such library, or another library of this name
         return None
 
 
@@ -81,7 +81,7 @@ def _ask(cuda: ctypes.CDLL) -> Gpus:
 
 
 def _fault(cuda: ctypes.CDLL, code: int) -> str:
-    """Return what ``code`` of cuInit means, in the driver's words; "" where it is no fault."""
+    """Return the driver's message for ``code`` from cuInit; "" if it is not a fault."""
     if code in _NO_FAULT:
         return ""
     text = ctypes.c_char_p()
@@ -90,13 +90,13 @@ def _fault(cuda: ctypes.CDLL, code: int) -> str:
 
 
 def gpus_of_this_machine(timeout: float = 20) -> Optional[Gpus]:
-    """Return its GPUs and their driver; None without a GPU, or a driver that works."""
+    """Return this machine's GPUs and their driver; None without a GPU or a working driver."""
     found = driver_of_this_machine(timeout)
     return found if found and found.capabilities else None
 
 
 def driver_of_this_machine(timeout: float = 20) -> Optional[Gpus]:
-    """Return what a child finds, as a damaged driver may hang: None without a driver."""
+    """Return the result of ``find_gpus`` in a child process, because a damaged driver may hang."""
     words = [sys.executable, "-I", __file__]
     try:
         child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -105,14 +105,14 @@ def driver_of_this_machine(timeout: float = 20) -> Optional[Gpus]:
     try:
         said, _, fault = child.communicate(timeout=timeout)[0].partition("\n")
     except subprocess.TimeoutExpired:
-        child.kill()  # not waited for: one that hangs in the driver may not end
+        child.kill()  # not waited for: a process that hangs in the driver may not end
         return Gpus((0, 0), [], f"no answer within {timeout:.0f} s")
     versions = [(int(major), int(minor)) for major, minor in re.findall(r"(\d+)\.(\d+)", said)]
     return Gpus(versions[0], versions[1:], fault.strip()) if versions else None
 
 
 def fits(variant: str, gpus: Gpus) -> bool:
-    """Return whether ``variant`` runs on ``gpus``; another one's needs are not known, so it may."""
+    """Return whether ``variant`` runs on ``gpus``; True for a variant that is not in VARIANTS."""
     needs = VARIANTS.get(variant)
     if needs is None:
         return True
@@ -121,7 +121,7 @@ def fits(variant: str, gpus: Gpus) -> bool:
 
 
 def advice(gpus: Gpus) -> str:
-    """Return in one sentence what to build for ``gpus``, or why no variant runs on them."""
+    """Return which variant to build for ``gpus``, or why none runs on them, as one clause."""
     for name in VARIANTS:
         if fits(name, gpus):
             return f"build the {name} variant (VARIANT={name})"
@@ -129,23 +129,23 @@ def advice(gpus: Gpus) -> str:
     if unknown := _without_kernels(gpus, every):
         return (
             f"no variant has kernels for compute capability {_text(unknown[0])}: "
-            "docs/images.md says how to build for another torch"
+            "docs/images.md describes how to build for another torch"
         )
     needs = BLACKWELL_DRIVER if max(gpus.capabilities) >= BLACKWELL else min(VARIANTS.values())
     return f"the driver must be of branch {needs.driver} or later (CUDA {_text(needs.cuda)})"
 
 
 def mismatch(gpus: Gpus, cuda: str, architectures: Sequence[str]) -> str:
-    """Return why a torch cannot use ``gpus``; "" if it can.
+    """Return why a build of torch cannot use ``gpus``; "" if it can.
 
     Args:
-        gpus: there is at least one.
-        cuda: that torch was built with, ``torch.version.cuda``, such as "12.8".
-        architectures: that it has kernels for, ``torch.cuda.get_arch_list()``, such as ["sm_80", "compute_90"].
+        gpus: at least one GPU.
+        cuda: ``torch.version.cuda`` of that build, such as "12.8".
+        architectures: ``torch.cuda.get_arch_list()`` of that build, such as ["sm_80", "compute_90"].
     """
     needed = (int(cuda.partition(".")[0]), 0)
     if gpus.cuda < needed:
-        return f"the driver runs CUDA {_text(gpus.cuda)} at most, and torch was built with {cuda}: {advice(gpus)}"
+        return f"the driver supports CUDA {_text(gpus.cuda)} at most, but torch was built with {cuda}: {advice(gpus)}"
     without = _without_kernels(gpus, architectures) if architectures else []
     if not without:
         return ""
@@ -157,13 +157,17 @@ def mismatch(gpus: Gpus, cuda: str, architectures: Sequence[str]) -> str:
 
 
 def why_unusable(torch: ModuleType, gpus: Gpus) -> Tuple[str, str]:
-    """Return why ``torch``, the module, built for CUDA, cannot use ``gpus``: slug and reason; both "" if it can.
+    """Return slug and reason why a CUDA build of torch cannot use ``gpus``; both "" if it can, or without GPUs.
 
-    Also if there are none. torch is asked last, which warns of an old driver in four lines. It opens the driver in this
+    torch itself is called last, because it warns of an old driver in four lines. The call opens the driver in this
     process.
+
+    Args:
+        torch: the module.
+        gpus: this machine's driver and GPUs.
     """
     if gpus.fault:
-        return "broken-gpu", f"the NVIDIA driver of this machine does not start: {gpus.fault}; nvidia-smi may say more"
+        return "broken-gpu", f"this machine's NVIDIA driver does not start: {gpus.fault}; nvidia-smi may show more"
     if not gpus.capabilities:
         return "", ""
     why = mismatch(gpus, torch.version.cuda, [])
@@ -172,14 +176,14 @@ def why_unusable(torch: ModuleType, gpus: Gpus) -> Tuple[str, str]:
             torch.cuda.init()
         except RuntimeError as error:
             reason = str(error).partition("\n")[0].rstrip(".")
-            why = f"this machine has {describe(gpus)}, and torch cannot open them: {reason}; nvidia-smi may say more"
+            why = f"this machine has {describe(gpus)}, but torch cannot open them: {reason}; nvidia-smi may show more"
             return "broken-gpu", why
         why = mismatch(gpus, torch.version.cuda, torch.cuda.get_arch_list())
     return ("gpu-mismatch", why) if why else ("", "")
 
 
 def _without_kernels(gpus: Gpus, architectures: Sequence[str]) -> List[Version]:
-    """Return the compute capabilities on which code for none of ``architectures`` runs."""
+    """Return the compute capabilities of ``gpus`` on which no code for ``architectures`` runs."""
     every = sorted(set(gpus.capabilities))
     return [capability for capability in every if not any(_runs_on(name, capability) for name in architectures)]
 
@@ -188,17 +192,17 @@ def _runs_on(architecture: str, capability: Version) -> bool:
     """Return whether code for ``architecture`` runs on a GPU of ``capability``."""
     found = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", architecture)
     if not found:
-        return True  # of a kind that came after this was written
+        return True  # a newer kind of architecture than this code knows
     built = (int(found[2]), int(found[3]))
-    if found[4] == "a":  # of this architecture alone
+    if found[4] == "a":  # runs on exactly this architecture
         return built == capability
-    if found[1] == "sm" or found[4] == "f":  # of this family
+    if found[1] == "sm" or found[4] == "f":  # runs on this family
         return built[0] == capability[0] and built <= capability
-    return built <= capability  # PTX, compiled when it is loaded
+    return built <= capability  # PTX is compiled when it is loaded
 
 
 def describe(gpus: Gpus) -> str:
-    """Return the GPUs and their driver in words."""
+    """Return a phrase that describes the GPUs and their driver."""
     capabilities = ", ".join(_text(capability) for capability in sorted(set(gpus.capabilities)))
     return f"GPUs of compute capability {capabilities} and a driver for CUDA {_text(gpus.cuda)}"
 

@@ -1,4 +1,4 @@
-"""One run, one folder: the lock that refuses a second run in the same folder."""
+"""Advisory lock that keeps a second run out of a run folder."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+from slipway.base.bounded_read import SMALL, read_start
 from slipway.base.contract import HEARTBEAT, LOCK, STALE
 from slipway.base.errors import FolderInUseError, LostFolderError, NotAFileError
-from slipway.base.reading import SMALL, read_start
 
 POLL = 1.0
-"""Seconds between two looks at the lock of an owner who may live elsewhere."""
+"""Seconds between two checks of the lock of an owner that may live on another host."""
 HALF_WRITTEN = 5.0
-"""Seconds for which a lock may name no owner: between two lines of its writer."""
+"""Seconds for which a lock may name no owner, because its writer has created the file but not yet filled it."""
 START = b'{"host": '
-"""With which each lock begins."""
+"""First bytes of each lock file."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -30,7 +30,7 @@ class Lock:
     """The file ``lock`` in a run folder, held from ``acquire`` to ``release``."""
 
     def __init__(self, folder: Path, *, job_id: str, attempt: int) -> None:
-        """Prepare to lock ``folder`` as attempt number ``attempt`` of the scheduler's job ``job_id`` ("" for none)."""
+        """Prepare to lock ``folder`` for ``attempt`` of the scheduler's job ``job_id`` ("" without a job)."""
         self._path = folder / LOCK
         self._owner = {
             "host": socket.gethostname(),
@@ -45,14 +45,14 @@ class Lock:
         self._released = threading.Event()
 
     def acquire(self) -> None:
-        """Take the lock, from a dead owner too.
+        """Acquire the lock, also from a dead owner.
 
-        Whether an owner on another node lives can only be seen by its heartbeat: this waits for one, or until the owner
-        counts as dead, STALE seconds at most.
+        Only the heartbeat shows whether an owner on another node is alive. This method waits for a heartbeat, or until
+        the owner counts as dead, for at most STALE seconds.
 
         Raises:
-            FolderInUseError: if its owner lives.
-            NotAFileError: if a file of the user's has the name of the lock.
+            FolderInUseError: if the owner is alive.
+            NotAFileError: if a user's file has the name of the lock.
         """
         _require_ours(self._path)
         while not self._create(self._path):
@@ -62,30 +62,30 @@ class Lock:
         threading.Thread(target=self._beat, name="lock heartbeat", daemon=True).start()
 
     def require_free(self) -> None:
-        """Make sure that ``acquire`` would not be refused, as far as two heartbeats tell.
+        """Check that the folder is free, without acquiring the lock; wait for at most two heartbeats.
 
         Raises:
-            FolderInUseError: if its owner lives.
-            NotAFileError: if a file of the user's has the name of the lock.
+            FolderInUseError: if the owner is alive.
+            NotAFileError: if a user's file has the name of the lock.
         """
         _require_ours(self._path)
         self._find_stale_owner(self._path, patience=2 * HEARTBEAT)
 
     def check(self) -> None:
-        """Make sure that the lock is still ours.
+        """Check that this run still holds the lock.
 
         Raises:
-            LostFolderError: if another run has taken it over (this one had stopped to give signs of life).
+            LostFolderError: if another run has taken it over because this run's heartbeats had stopped.
         """
         try:
             owner = self._read()
-        except OSError:  # a shared disk that stumbles says nothing about the owner
+        except OSError:  # a temporary failure of a shared disk does not show that the lock is lost
             return
         if owner != self._owner:
             raise LostFolderError(lock=self._path)
 
     def release(self) -> None:
-        """Give the lock back, if it is still ours."""
+        """Release the lock, if this run still holds it."""
         self._released.set()
         with contextlib.suppress(OSError):
             if self._read() == self._owner:
@@ -108,14 +108,14 @@ class Lock:
         return _read(self._path)
 
     def _find_stale_owner(self, path: Path, *, patience: float) -> dict[str, Any] | None:
-        """Return the owner that left the lock ``path`` behind; None if there is no lock (any more).
+        """Return the dead owner of the lock file ``path``, or None if the file does not exist (any more).
 
         Args:
-            path: of the lock.
-            patience: seconds to wait for a heartbeat of an owner who may live elsewhere.
+            path: the lock file.
+            patience: seconds to wait for a heartbeat of an owner that may live on another host.
 
         Raises:
-            FolderInUseError: if its owner lives.
+            FolderInUseError: if the owner is alive.
         """
         first: tuple[dict[str, Any], float] | None = None
         deadline = 0.0
@@ -134,43 +134,43 @@ class Lock:
         return None
 
     def _take_over(self, dead: dict[str, Any]) -> bool:
-        """Put our lock in the place of the ``dead`` owner's; False if somebody else has done so meanwhile.
+        """Replace the ``dead`` owner's lock by this run's; return False if another process has already replaced it.
 
-        Only who holds the claim, a file named for the dead owner, may replace that owner's lock, and once the lock is
-        replaced it is of another owner. So of many that try at once one succeeds.
+        Only the process that holds the claim, a file named for the dead owner, may replace that owner's lock. After the
+        replacement, the lock has another owner. If several processes try at once, exactly one therefore succeeds.
         """
         digest = hashlib.sha256(json.dumps(dead, sort_keys=True).encode()).hexdigest()[:16]
         claim = self._path.with_name(f".lock.after.{digest}")
         if not self._create(claim):
-            if self._find_stale_owner(claim, patience=STALE) is not None:  # killed on these very lines
+            if self._find_stale_owner(claim, patience=STALE) is not None:  # its process was killed in this function
                 claim.unlink(missing_ok=True)
         elif self._read() == dead:
-            with contextlib.suppress(FileNotFoundError):  # taken for one of the dead, as it took so long
+            with contextlib.suppress(FileNotFoundError):  # another process took this slow one for dead
                 claim.rename(self._path)
         else:
             claim.unlink(missing_ok=True)
         return self._read() == self._owner
 
     def _is_dead(self, owner: dict[str, Any]) -> bool:
-        """Return whether ``owner`` is known to be dead: an earlier attempt of this job, or a process that is gone."""
+        """Return whether ``owner`` is known to be dead: an earlier attempt of this job, or a process that has ended."""
         mine = self._owner
         if mine["job_id"] and owner.get("job_id") == mine["job_id"] and owner.get("attempt", 0) < mine["attempt"]:
             return True
         return self._is_here(owner) and not self._lives_here(owner)
 
     def _lives_here(self, owner: dict[str, Any]) -> bool:
-        """Return whether ``owner`` is a process that can be seen from here, and lives."""
+        """Return whether ``owner`` is a live process in this process's PID namespace."""
         return self._is_here(owner) and _start_time(owner.get("pid", 0)) == owner.get("pid_start")
 
     def _is_here(self, owner: dict[str, Any]) -> bool:
-        """Return whether ``owner`` has its number from this kernel: by the boot, as cloned nodes share host names."""
+        """Return whether ``owner`` has its PID from this kernel: compare boot IDs, as cloned nodes share host names."""
         return bool(owner.get("boot_id")) and all(
             owner.get(key) == self._owner[key] for key in ("boot_id", "pid_namespace")
         )
 
     def _beat(self) -> None:
         while not self._released.wait(HEARTBEAT):
-            with contextlib.suppress(OSError):  # a full or slow disk must not end the run; check() tells of a loss
+            with contextlib.suppress(OSError):  # a full or slow disk must not end the run; check() reports a loss
                 if self._read() == self._owner:
                     os.utime(self._path)
 
@@ -186,9 +186,9 @@ def _in_use(path: Path, owner: dict[str, Any]) -> FolderInUseError:
 
 
 def _look(path: Path) -> tuple[dict[str, Any], float] | None:
-    """Return the owner that a lock names, and the time of its last heartbeat; None if there is no lock.
+    """Return the owner in a lock file and the time of the last heartbeat, or None if the file does not exist.
 
-    Opened first: so NFS asks the server for the time, too.
+    The file is opened before its time is read, so that NFS requests the time from the server.
     """
     try:
         return (_read(path) or {}), path.stat().st_mtime
@@ -197,7 +197,7 @@ def _look(path: Path) -> tuple[dict[str, Any], float] | None:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """Return the owner that a lock names, {} where it was only half written; None if there is no lock."""
+    """Return the owner in a lock file, {} if the file is incomplete, or None if it does not exist."""
     try:
         return dict(json.loads(read_start(path, limit=SMALL)))
     except FileNotFoundError:
@@ -207,23 +207,23 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _require_ours(path: Path) -> None:
-    """Raise a NotAFileError if ``path`` is a file that no run has written, also not half: it would be replaced."""
+    """Raise NotAFileError if ``path`` is neither a lock nor an incomplete one: ``acquire`` would replace it."""
     with contextlib.suppress(FileNotFoundError):
         if not START.startswith(read_start(path, limit=len(START)).rstrip(b"\0")):
-            raise NotAFileError(path=path, kind="no lock of a run")
+            raise NotAFileError(path=path, kind="not the lock of a run")
 
 
 def _age(path: Path) -> float:
-    """Return the seconds since the last sign of life, by the clock of the file server: hosts' clocks differ."""
+    """Return the seconds since the last heartbeat, by the file server's clock, because hosts' clocks differ."""
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".lock.") as now, contextlib.suppress(OSError):
         return Path(now.name).stat().st_mtime - path.stat().st_mtime
     return 0.0
 
 
 def _start_time(pid: int) -> str:
-    """Return when process ``pid`` started, in clock ticks since boot (field 22 of proc(5)'s stat); "" if it is dead.
+    """Return the start time of process ``pid`` in clock ticks since boot (field 22 in proc(5)'s stat); "" if dead.
 
-    A zombie counts as dead: if the init process of a container reaps no orphans, killed ranks stay zombies.
+    A zombie counts as dead: if a container's init process does not reap orphans, killed ranks remain zombies.
     """
     try:
         status = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
@@ -234,6 +234,6 @@ def _start_time(pid: int) -> str:
 
 
 def _pid_namespace() -> int:
-    """Return the inode of this process's PID namespace: in another one the same number is another process."""
+    """Return the inode of this process's PID namespace: the same PID in another namespace is another process."""
     namespace = Path("/proc/self/ns/pid")
     return namespace.stat().st_ino if namespace.exists() else 0

@@ -1,4 +1,4 @@
-"""What limits the memory of this process, and what is in use: for the message when something has been killed."""
+"""Memory limits and usage of this process, for the message after a process was killed."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from pathlib import Path
 
 MIB = 1 << 20
 UNLIMITED = 1 << 60
-"""Bytes from which on a limit is none: without one, version 1 of control groups names a number close to 2**63."""
+"""Limits of at least this many bytes count as none: without a limit, cgroup v1 reports a number close to 2**63."""
 
 
 def describe_memory(root: Path = Path("/")) -> list[str]:
     """Return a clause for the nearest control group with a limit, and one for the machine.
 
     Args:
-        root: of the file system.
+        root: root of the file system.
     """
     return [*_control_group(root), *_machine(root)]
 
 
 def available_memory(root: Path = Path("/")) -> int:
-    """Return the bytes that this process can still take: on the machine, and in its control groups.
+    """Return the bytes that this process can still allocate, on the machine and in its control groups.
 
     Args:
-        root: of the file system.
+        root: root of the file system.
     """
     found = [(_field(root / "proc/meminfo", "MemAvailable:") or 0) * 1024]
     for folder, names in _groups(root):
@@ -35,9 +35,9 @@ def available_memory(root: Path = Path("/")) -> int:
 
 
 def describe_shared_memory() -> list[str]:
-    """Return a clause on /dev/shm; what a process had there is free once it has been killed."""
+    """Return a clause about free space in /dev/shm; the space of a killed process counts as free."""
     try:
-        usage = shutil.disk_usage("/dev/shm")  # noqa: S108 -- asked for its size alone
+        usage = shutil.disk_usage("/dev/shm")  # noqa: S108 -- only queries its size
     except OSError:
         return []
     free, total = usage.free / MIB, usage.total / MIB
@@ -51,16 +51,16 @@ def _control_group(root: Path) -> Iterator[str]:
         if limit is None or limit >= UNLIMITED:
             continue
         killed = _field(folder / names[3], "oom_kill")
-        text = f"the limit of memory of the control group {folder.name or '/'} is {limit // MIB} MiB"
-        text += f", of which {peak // MIB} were used at most" if peak else f", of which {(used or 0) // MIB} are used"
+        text = f"the memory limit of the control group {folder.name or '/'} is {limit // MIB} MiB"
+        text += f", of which at most {peak // MIB} were used" if peak else f", of which {(used or 0) // MIB} are used"
         if killed:
-            text += f"; the kernel has killed {killed} process(es) there for lack of memory"
+            text += f"; the kernel killed {killed} process(es) there because memory ran out"
         yield text
         return
 
 
 def _groups(root: Path) -> Iterator[tuple[Path, tuple[str, str, str, str]]]:
-    """Yield the folder of this process's control group and those above it, and the files of limit, use, peak, kills."""
+    """Yield each folder of this process's control group and its parents, with files of limit, use, peak and kills."""
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -102,7 +102,7 @@ def _number(path: Path) -> int | None:
 
 
 def _field(path: Path, name: str) -> int | None:
-    """Return the number behind ``name`` in a file of such lines."""
+    """Return the number after ``name`` in a file of lines ``NAME NUMBER``; None if there is none."""
     try:
         lines = path.read_text(encoding="ascii").splitlines()
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""An argparse parser whose errors carry a slug, as those of all programs here do. Python 3.9 suffices."""
+"""An argparse parser whose errors have a slug, like all errors of Slipway's programs. It supports Python 3.9."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ SLUG = "bad-arguments"
 
 
 class Parser(argparse.ArgumentParser):
-    """Parses a command line; argparse makes the parsers of its commands of the same class."""
+    """Command-line parser; argparse uses the same class for the parsers of subcommands."""
 
     def error(self, message: str) -> NoReturn:
-        """Print the usage and one line of error, and exit."""
+        """Print the usage and a one-line error, and exit."""
         self.exit(EXIT_USAGE, f"{self.format_usage()}{self.prog}: {labelled('error', SLUG, message)}\n")

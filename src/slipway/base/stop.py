@@ -1,4 +1,4 @@
-"""Requests to stop: by a signal at any rank, or by the file STOP of the run folder."""
+"""Requests to stop: a signal to any rank, or the file STOP in the run folder."""
 
 from __future__ import annotations
 
@@ -13,64 +13,64 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar
 
+from slipway.base.bounded_read import SMALL, read_start
 from slipway.base.contract import EXIT_STOPPED, STOP
-from slipway.base.reading import SMALL, read_start
 
 
 class Reason(IntEnum):
-    """Why training stops early; where ranks differ, the largest wins."""
+    """Why training stops early; if ranks differ, the largest value wins."""
 
     NONE = 0
     LAUNCHER = 1
-    """torchrun has died, and nobody would end its ranks; any other reason says more."""
+    """torchrun has died, and its ranks would be orphaned; lowest priority, as other reasons are more specific."""
     TIME_LIMIT = 2
     USER = 3
     SIGNAL = 4
 
     @property
     def word(self) -> str:
-        """The reason as it stands in STOP and in status.json."""
+        """The reason as written in STOP and status.json."""
         return self.name.lower().replace("_", "-")
 
     @property
     def signal(self) -> signal.Signals:
-        """The signal that asks for it."""
+        """The signal that requests this stop."""
         return next(number for number, reason in SIGNALS.items() if reason == self)
 
 
 SIGNALS = {
-    signal.SIGUSR1: Reason.TIME_LIMIT,  # what schedulers send before the time limit
+    signal.SIGUSR1: Reason.TIME_LIMIT,  # schedulers send it before the time limit
     signal.SIGTERM: Reason.SIGNAL,
     signal.SIGINT: Reason.SIGNAL,
-    signal.SIGHUP: Reason.SIGNAL,  # the terminal is gone
+    signal.SIGHUP: Reason.SIGNAL,  # the terminal was closed
     signal.SIGRTMAX: Reason.LAUNCHER,  # see follow_launcher
 }
 
 
 PATIENT_INTERRUPTS = 2
-"""Interrupts from the keyboard that are taken as requests; the next one ends the process at once."""
+"""Number of SIGINTs that count as requests to stop; the next one ends the process at once."""
 HEARD = b"\ninterrupted: the run will be saved behind this step; the third interrupt ends it at once\n"
 
 
 class StopRequest:
-    """What this rank has been asked; handlers only set a flag, the loop acts on it at a step boundary."""
+    """Pending request to stop on this rank. Signal handlers only set a flag; the loop acts on it between steps."""
 
     unmet: ClassVar[Reason] = Reason.NONE
-    """What an earlier session of this process was asked after its last step, when nothing was left to stop."""
+    """Request that an earlier session of this process received after its last step, too late to act on it."""
 
     def __init__(self) -> None:
-        """Nothing has been asked yet."""
+        """Start without a request."""
         self.reason = Reason.NONE
         self.inherited = Reason.NONE
-        """What an earlier session of this process has handed on."""
+        """Request that an earlier session of this process passed on."""
         self.answers = True
-        """Whether this process tells the person at the keyboard that an interrupt was heard."""
+        """Whether this process prints a message on the first SIGINT."""
         self._interrupts = 0
         self._on_parents_death: int | None = None
         self._before: dict[signal.Signals, Any] = {}
 
     def listen(self) -> None:
-        """Take SIGNALS as requests from now on, however often they come; SIGHUP not under nohup, which ignores it."""
+        """Treat SIGNALS as requests from now on, however often they arrive; not SIGHUP if nohup ignores it."""
         for number in SIGNALS:
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._note)
@@ -78,9 +78,9 @@ class StopRequest:
 
     @contextlib.contextmanager
     def handed_on(self) -> Iterator[None]:
-        """Take over what an earlier session of this process was asked, and leave to the next one what is still asked.
+        """Inherit the pending request of this process's previous session, and pass a pending one to its next session.
 
-        To be entered before ``listen``, and left after ``close``. Whoever acts on the request withdraws it.
+        Enter it before ``listen``, and exit it after ``close``. The code that acts on the request must withdraw it.
         """
         self.reason = self.inherited = StopRequest.unmet
         try:
@@ -89,32 +89,32 @@ class StopRequest:
             StopRequest.unmet = self.reason
 
     def withdraw(self) -> None:
-        """Forget what was asked, as all ranks stop for it."""
+        """Clear the request, because all ranks stop for it."""
         self.reason = Reason.NONE
 
     def follow_launcher(self) -> None:
-        """Take the death of the launcher, the thread that started this process, as a request, until ``close``.
+        """Treat the death of the launcher, the thread that started this process, as a request, until ``close``.
 
-        It comes as SIGRTMAX, which nobody else sends.
+        The kernel sends SIGRTMAX for it, which no other program sends.
         """
         self._on_parents_death = signal_on_parents_death(signal.SIGRTMAX)
 
     @contextlib.contextmanager
     def ending_at_once(self, program: str, wait: str) -> Iterator[None]:
-        """Let a request end the process during ``wait``, in which a library would not return to Python's handlers.
+        """Let a request end the process while a library blocks and Python's signal handlers cannot run.
 
-        To be used where nothing is lost by that. A request that has come before counts, too.
+        Use it only where no progress would be lost. A request that arrived earlier also ends the process.
 
         Args:
-            program: begins the message.
-            wait: for what this rank waits, ends it.
+            program: the name at the start of the message.
+            wait: what this rank waits for, as in "for the other ranks"; part of the message.
         """
 
         def end(number: int) -> None:
             died = SIGNALS[signal.Signals(number)] == Reason.LAUNCHER
             what = "its launcher's death" if died else signal.Signals(number).name
-            with contextlib.suppress(OSError):  # the terminal is gone
-                said = f"{program}: error[stopped-early]: ended by {what} while it waited {wait}; nothing is lost\n"
+            with contextlib.suppress(OSError):  # the terminal was closed
+                said = f"{program}: error[stopped-early]: ended by {what} while waiting {wait}; no progress was lost\n"
                 os.write(2, said.encode())
             os._exit(EXIT_STOPPED)
 
@@ -125,7 +125,7 @@ class StopRequest:
 
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
-        before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)  # written to at once, by C
+        before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)  # the C handler writes to it at once
         if self.reason:
             end(self.reason.signal)
         watcher = threading.Thread(target=watch, name="signals", daemon=True)
@@ -140,7 +140,7 @@ class StopRequest:
             os.close(reader)
 
     def close(self) -> None:
-        """Give the signals back to whom they went before."""
+        """Restore the previous signal handlers."""
         if self._on_parents_death is not None:
             signal_on_parents_death(self._on_parents_death)
             self._on_parents_death = None
@@ -154,14 +154,14 @@ class StopRequest:
             return
         self._interrupts += 1
         if self._interrupts == 1 and self.answers:
-            with contextlib.suppress(OSError):  # nobody reads it
+            with contextlib.suppress(OSError):  # the reader has closed it
                 os.write(2, HEARD)  # at once, as sys.stderr may be in the middle of a write
         if self._interrupts == PATIENT_INTERRUPTS:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def signal_on_parents_death(number: int) -> int:
-    """Let the kernel send this process ``number`` when its parent dies, 0 for none; return which it was before.
+    """Set the signal that the kernel sends this process when its parent dies (0: none), and return the previous one.
 
     See prctl(2), PR_SET_PDEATHSIG.
     """
@@ -173,16 +173,16 @@ def signal_on_parents_death(number: int) -> int:
 
 
 def ignore_signals(_worker_id: int = 0) -> None:
-    """Leave signals to the rank: for its helper processes, which would otherwise die before the rank has saved."""
+    """Ignore SIGNALS in a rank's helper process, which would otherwise die before the rank has saved."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def read_stop_file(folder: Path) -> tuple[Reason, str]:
-    """Return what ``folder``/STOP asks for, and which "job/attempt" it means ("" if it does not say).
+    """Return the request in ``folder``/STOP, and the "job/attempt" that it is for ("" if the file names none).
 
-    Any first word but "time-limit" counts as the user's. The file is opened, not looked up: shared file systems
-    remember for up to a minute that a file was missing.
+    Any first word other than "time-limit" counts as a user's request. The file is opened without a check for its
+    existence, because shared file systems cache for up to a minute that a file was missing.
     """
     try:
         words = read_start(folder / STOP, limit=SMALL).decode(errors="replace").split()

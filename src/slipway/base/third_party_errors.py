@@ -1,7 +1,7 @@
-"""Classify third-party exceptions by their message, where they have no type or code of their own.
+"""Classify third-party exceptions by their message if they have no specific type or code.
 
-A message is no promise of its author, so tests/unit/test_third_party_errors.py and tests/distributed/test_faults.py
-hold each pattern against what the installed version says.
+Messages are not a stable interface, so tests/unit/test_third_party_errors.py and tests/distributed/test_faults.py
+check each pattern against the messages of the installed versions.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from typing import NamedTuple, Optional
 LOST_PEER = re.compile(
     "(?i)connection closed by peer|connection reset by peer|broken pipe|HorovodInternalError|remote process exited"
 )
-"""Gloo, Horovod and NCCL, in a rank whose peer is gone."""
+"""Gloo, Horovod and NCCL, in a rank whose peer has died."""
 LOST_WORKER = re.compile(
     r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) "
     r"(?:is killed by signal: [^.]+|exited unexpectedly(?: with exit code \d+)?)"
 )
-"""torch's DataLoader, in the process that started the worker."""
+"""torch's DataLoader, in the worker's parent process."""
 OS_ERROR = re.compile(r"\(os error (\d+)\)")
-"""safetensors, where it cannot write a file: the error number of the system."""
+"""safetensors, if it cannot write a file: the system's error number."""
 TOO_FEW_FOR_BATCH_NORM = re.compile("Expected more than 1 value per channel when training")
-"""torch's batch norm, of one sample whose features are 1 x 1."""
+"""torch's batch norm, for one sample whose features are 1 x 1."""
 UNUSED_PARAMETERS = re.compile("parameters that were not used in producing loss")
-"""torch's DistributedDataParallel, in the step behind one that left parameters out."""
+"""torch's DistributedDataParallel, in the step after one that left parameters unused."""
 NO_OPERATOR = re.compile("operator torchvision::")
-"""torch, while it imports a torchvision whose compiled operators were built for another torch."""
+"""torch, on import of a torchvision whose compiled operators were built for another torch."""
 INVALID_VALUE = re.compile(r"(?P<reason>.*?)(?: - at `\$\.(?P<section>[^.`]*)(?:\.(?P<key>[^`]*))?`)?", re.DOTALL)
-"""msgspec, of a value that does not fit its type."""
+"""msgspec, for a value that does not match its type."""
 INVALID_CHOICE = re.compile(r"Invalid enum value '?(?P<value>[^']*)'?")
 NO_MATCH = re.compile("matching regex")
 
 
 class InvalidValue(NamedTuple):
-    """A value that msgspec refuses."""
+    """A value that msgspec rejects, with reason, section and key."""
 
     reason: str
     section: str
@@ -41,12 +41,12 @@ class InvalidValue(NamedTuple):
 
 
 def lost_peer(error: BaseException) -> bool:
-    """Return whether ``error`` means that another rank is gone."""
+    """Return whether ``error`` means that another rank has died."""
     return bool(LOST_PEER.search(f"{type(error).__name__} {error}"))
 
 
 def lost_worker(error: BaseException) -> str:
-    """Return what torch says of a worker of a DataLoader that has ended too early; "" if ``error`` is another one."""
+    """Return torch's message about a DataLoader worker that ended too early; "" if ``error`` is another error."""
     for said in (error.__cause__, error):  # the first one names the signal
         if found := LOST_WORKER.search(str(said)):
             return found[0]
@@ -54,38 +54,38 @@ def lost_worker(error: BaseException) -> str:
 
 
 def os_error_numbers(error: BaseException) -> list[int]:
-    """Return the error numbers of the system that ``error`` names in its text only."""
+    """Return the system error numbers that only the text of ``error`` contains."""
     return [int(number) for number in OS_ERROR.findall(str(error))]
 
 
 def too_few_for_batch_norm(error: BaseException) -> bool:
-    """Return whether batch norm had a single value for each channel."""
+    """Return whether ``error`` means that batch norm had a single value for each channel."""
     return bool(TOO_FEW_FOR_BATCH_NORM.search(str(error)))
 
 
 def unused_parameters(error: BaseException) -> bool:
-    """Return whether DistributedDataParallel waits for gradients of parameters that took no part in a step."""
+    """Return whether ``error`` means that DistributedDataParallel waits for gradients of unused parameters."""
     return bool(UNUSED_PARAMETERS.search(str(error)))
 
 
 def operators_missing(error: BaseException) -> bool:
-    """Return whether torchvision's compiled operators do not fit this torch."""
+    """Return whether ``error`` means that torchvision's compiled operators do not match this torch."""
     return bool(NO_OPERATOR.search(str(error)))
 
 
 def invalid_value(error: BaseException) -> InvalidValue:
-    """Return what msgspec refuses, where and why."""
+    """Return the reason, section and key of an error from msgspec."""
     found = INVALID_VALUE.fullmatch(str(error))
     parts = found.groupdict(default="") if found else {"reason": str(error), "section": "", "key": ""}
     return InvalidValue(**parts)
 
 
 def invalid_choice(reason: str) -> Optional[str]:
-    """Return the value that is none of the choices, where msgspec gives that ``reason``."""
+    """Return the value that is not among the choices; None if ``reason``, from msgspec, is another one."""
     found = INVALID_CHOICE.match(reason)
     return found["value"] if found else None
 
 
 def matches_no_pattern(reason: str) -> bool:
-    """Return whether msgspec gives as ``reason`` that a text does not match its pattern."""
+    """Return whether ``reason``, from msgspec, means that a text does not match its pattern."""
     return bool(NO_MATCH.search(reason))

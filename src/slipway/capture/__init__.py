@@ -1,1 +1,1 @@
-"""Objects of a session, saved and restored on all ranks."""
+"""Save and restore a session's objects on all ranks."""

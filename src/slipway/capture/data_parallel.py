@@ -1,6 +1,6 @@
-"""What data parallelism keeps alike on all ranks: parameters whose gradients are averaged, and broadcast buffers.
+"""Tensors that data parallelism keeps identical on all ranks: averaged parameters and broadcast buffers.
 
-And a first backward pass without a trace, after which DDP sums gradients in the order that it keeps.
+Also the warm-up backward pass, after which DDP sums gradients in its final order.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from slipway.checkpoint.fingerprint import Fingerprint, fingerprint
-from slipway.dist.adopt import under_horovod
+from slipway.dist.existing_group import under_horovod
 from slipway.state.wrappers import replicas_in
 
 
 class Replicas:
-    """Which tensors training keeps alike on all ranks, so that they need no comparison at each save."""
+    """Finds the tensors that training keeps identical on all ranks, so that a save need not compare them."""
 
     def __init__(self, modules: Mapping[str, nn.Module], optimizers: Mapping[str, Any]) -> None:
-        """Ask ``modules``, with their wrappers, and ``optimizers``, by the names of their components."""
+        """Store ``modules``, with their wrappers, and ``optimizers``, by component name."""
         self._modules, self._optimizers = modules, optimizers
         self.within_pass = False
-        """Whether a forward pass in training is what comes next, so that nothing uses buffers before it."""
+        """Whether the next operation is a training forward pass, so that no code uses the buffers before it."""
 
     def synchronized(self) -> list[str]:
-        """Return the models whose next forward pass begins with rank 0's buffers."""
+        """Return the names of models whose next forward pass begins with rank 0's buffers."""
         return [
             name
             for name in self._modules
@@ -36,9 +36,9 @@ class Replicas:
         ]
 
     def unsynchronized(self) -> list[str]:
-        """Return the models whose next forward pass does not begin with rank 0's buffers, though their wrapper can.
+        """Return the names of models whose wrapper broadcasts buffers, but not before the next forward pass.
 
-        Without gradients, or under ``no_sync``, DistributedDataParallel leaves the buffers as they are.
+        DistributedDataParallel does not broadcast after a forward pass without gradients or under ``no_sync``.
         """
         return [
             name
@@ -47,36 +47,36 @@ class Replicas:
         ]
 
     def set_unsynchronized(self, names: Container[str]) -> None:
-        """Let the next forward pass of these models leave their buffers as they are, and those of others not."""
+        """Disable the buffer broadcast before the next forward pass of the models ``names``; enable it for others."""
         for name in self._modules:
             for wrapper in self._ddp(name):
                 wrapper.require_forward_param_sync = name not in names
 
     def fingerprint(self, name: str, state: Mapping[Any, Any]) -> Fingerprint:
-        """Return the fingerprint of what may differ between the ranks in the state of the component ``name``."""
+        """Return the fingerprint of the values that may differ between ranks in the component ``name``."""
         of_tensors = name not in self._optimizers or not self._averages(name)
         return fingerprint(self.own(name, state), of_tensors=of_tensors, restored_in_place=name in self._modules)
 
     def averaged(self, name: str, state: Mapping[Any, Any]) -> Fingerprint:
-        """Return the fingerprint of the parameters of a model that training keeps alike on all ranks."""
+        """Return the fingerprint of a model's parameters that training keeps identical on all ranks."""
         alike = self._averaged([name]) if name in self._modules else ()
         return fingerprint({key: value for key, value in state.items() if _is_in(value, alike)}, restored_in_place=True)
 
     def own(self, name: str, state: Mapping[Any, Any]) -> Mapping[Any, Any]:
-        """Return what may differ between the ranks in the ``state`` of the component ``name``."""
+        """Return the entries of ``state``, of the component ``name``, that may differ between ranks."""
         if name not in self._modules:
             return state
         alike = self._alike(name)
         return {key: value for key, value in state.items() if not _is_in(value, alike)}
 
     def _averages(self, optimizer: str) -> bool:
-        """Return whether every parameter of an optimizer gets the same gradients on all ranks."""
+        """Return whether each parameter of an optimizer has the same gradients on all ranks."""
         alike = self._averaged(self._modules)
         groups = getattr(self._optimizers[optimizer], "param_groups", ())
         return all(parameter.data_ptr() in alike for group in groups for parameter in group["params"])
 
     def _alike(self, name: str) -> set[int]:
-        """Return the addresses of a model's averaged parameters, and of buffers that become rank 0's before use."""
+        """Return the addresses of a model's averaged parameters, and of buffers that are broadcast before use."""
         buffers = (
             _addresses(wrapper, wrapper.module.named_buffers())
             for wrapper in self._ddp(name)
@@ -85,7 +85,7 @@ class Replicas:
         return self._averaged([name]).union(*buffers)
 
     def _averaged(self, names: Iterable[str]) -> set[int]:
-        """Return the addresses of the parameters of models whose gradients are averaged."""
+        """Return the addresses of parameters whose gradients are averaged, in the models ``names``."""
         found: set[int] = set()
         for name in names:
             if under_horovod():
@@ -113,10 +113,10 @@ def _synchronizes(wrapper: DistributedDataParallel) -> bool:
 
 
 def needs_warm_up(model: object, ranks: int) -> bool:
-    """Return whether the first step of an attempt would differ in the last bits from any other.
+    """Return whether the first step of an attempt differs from later steps in the last bits.
 
-    DDP lays its buckets anew after the first backward pass, in the order in which gradients came; three and more ranks
-    then add them up in another order. Not with ``find_unused_parameters`` or ``static_graph``.
+    After the first backward pass, DDP rebuilds its buckets in the order in which gradients arrived. Three or more ranks
+    then add gradients in another order. DDP does not rebuild with ``find_unused_parameters`` or ``static_graph``.
     """
     return ranks > 2 and any(  # noqa: PLR2004 -- the sum of two does not depend on the order
         not wrapper.find_unused_parameters and not wrapper.static_graph for wrapper in replicas_in(model)
@@ -125,7 +125,7 @@ def needs_warm_up(model: object, ranks: int) -> bool:
 
 @contextlib.contextmanager
 def without_trace(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Undo what a forward and a backward pass within leave in ``modules``: gradients, and changed buffers."""
+    """Undo the effects of a forward and a backward pass on ``modules``: clear gradients, restore buffers."""
     modules = list(modules)
     buffers = [(buffer, buffer.detach().clone()) for module in modules for buffer in module.buffers()]
     yield

@@ -1,4 +1,4 @@
-"""State that differs between the ranks: found by digests at a save, and gathered to be saved for each rank."""
+"""State that differs between ranks: detected by digests at a save, and gathered on rank 0 to save for each rank."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ from torch import Tensor
 from slipway.base.errors import SlipwayError, from_json, to_json, warn
 from slipway.base.memory_limits import available_memory
 from slipway.capture.data_parallel import Replicas
-from slipway.checkpoint.components import RANKS, Stateful, restores_in_place, split, state_of
-from slipway.checkpoint.folder import Tensors
+from slipway.checkpoint.format import Tensors
+from slipway.checkpoint.stateful import RANKS, Stateful, restores_in_place, split, state_of
 from slipway.dist.collectives import all_gather_json, gather_bytes
 from slipway.dist.communicator import Communicator
 
 log = logging.getLogger(__name__)
 
 LIMIT = 64 << 20
-"""Bytes of one object that are saved for each rank."""
+"""Maximum bytes of one component that are saved for each rank."""
 GRADIENTS = "gradients"
-"""Name of the gradients among the components of a checkpoint."""
+"""Component name of the gradients in a checkpoint."""
 TREES = "trees"
-"""Name of the trees of states, as JSON, among the tensors that a rank sends."""
+"""Name of the entry with the state trees, as JSON, among the tensors that a rank sends."""
 
 
 @dataclass
 class Apart:
-    """What a checkpoint holds for single ranks."""
+    """Checkpoint contents that belong to individual ranks."""
 
     facts: dict[str, Any] = field(default_factory=dict)
     tensors: Tensors = field(default_factory=dict)
-    """On rank 0 alone, as the trees."""
+    """On rank 0 only, like ``trees``."""
     trees: dict[str, Any] = field(default_factory=dict)
 
 
 def collect(
     components: Mapping[str, Stateful], replicas: Replicas, comm: Communicator, *, warned: set[tuple[str, str]]
 ) -> Apart:
-    """Compare ``components`` on all ranks, and gather on rank 0 what is not as it is there; all ranks must call this.
+    """Compare ``components`` on all ranks, and gather states that differ from rank 0's; all ranks must call this.
 
     Args:
-        components: by name.
-        replicas: which of their tensors need no comparison.
-        comm: of this rank.
-        warned: slugs and names of what was warned of before; more are added.
+        components: the components, by name.
+        replicas: knows which of their tensors need no comparison.
+        comm: communicator of this rank.
+        warned: slugs and names of earlier warnings; the function adds new ones.
 
     Raises:
         SlipwayError: on every rank, if a state cannot be saved on one of them.
@@ -62,7 +62,7 @@ def collect(
         states = {name: state_of(name, component) for name, component in components.items()}
         own = {name: replicas.fingerprint(name, state) for name, state in states.items()}
         averaged = {name: replicas.averaged(name, state).digest for name, state in states.items()}
-    except Exception as error:  # noqa: BLE001 -- raised again below, once all ranks know
+    except Exception as error:  # noqa: BLE001 -- raised again below on all ranks
         failure = error
     gathered = all_gather_json(comm, [own, averaged, failure and to_json(failure), available_memory()])
     by_rank, averaged_by_rank, errors, memory = map(list, zip(*gathered, strict=True))
@@ -75,10 +75,10 @@ def collect(
     apart = Apart()
     unlike = [name for name in averaged if any(found[name] != averaged[name] for found in averaged_by_rank)]
     if names := _news("ranks-differ", unlike, warned, comm):
-        text = "%s: the parameters differ between ranks, though their gradients are averaged; rank 0's are saved"
+        text = "%s: parameters differ between ranks although their gradients are averaged; rank 0's are saved"
         warn(log, "ranks-differ", text, names)
     if names := _news("rank-state-not-saved", unsaved, warned, comm):
-        text = "%s: differs between ranks, and is too large to be saved for each; this run cannot be resumed"
+        text = "%s: differs between ranks and is too large to save for each rank; this run cannot be resumed"
         warn(log, "rank-state-not-saved", text, names)
     if unsaved:
         apart.facts["unsaved"] = unsaved
@@ -111,14 +111,14 @@ def _raise_any(failure: Exception | None, errors: list[dict[str, Any] | None]) -
 
 
 def _news(slug: str, names: list[str], warned: set[tuple[str, str]], comm: Communicator) -> str:
-    """Return, on rank 0, those of the components ``names`` of which ``slug`` was not ``warned`` before."""
+    """Return, on rank 0, the components in ``names`` without an earlier warning ``slug``, as text; else ""."""
     new = [(slug, name) for name in names if (slug, name) not in warned]
     warned.update(new)
     return ", ".join(name for _, name in new) if comm.world.is_root else ""
 
 
 def _gather(sent: Mapping[str, Tensor], trees: Mapping[str, Any], comm: Communicator, apart: Apart) -> None:
-    """Bring the states of each rank to ``apart``, on rank 0: their tensors ``sent``, and their ``trees``."""
+    """Gather the tensors ``sent`` and the state ``trees`` of each rank into ``apart``, on rank 0."""
     copies = {place: tensor.to("cpu", copy=True).contiguous() for place, tensor in sent.items()}
     copies[TREES] = torch.frombuffer(bytearray(json.dumps(trees).encode()), dtype=torch.uint8)
     for data in gather_bytes(comm, save(copies) if trees else b""):

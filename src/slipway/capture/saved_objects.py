@@ -1,4 +1,4 @@
-"""The objects that a session saves: compared and captured at a save, restored at the opening and before training."""
+"""The objects that a session saves: compared and captured at a save, restored at opening and before training."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import nn
 from slipway.capture.data_parallel import Replicas
 from slipway.capture.per_rank import GRADIENTS, Apart, collect
 from slipway.capture.world_change import reseed_generators
-from slipway.checkpoint import components
-from slipway.checkpoint.components import Restored, Stateful
+from slipway.checkpoint import stateful
 from slipway.checkpoint.fingerprint import fingerprint
-from slipway.checkpoint.folder import Checkpoint
+from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.header import Header, Position
+from slipway.checkpoint.stateful import Restored, Stateful
 from slipway.dist.collectives import all_gather_json
 from slipway.dist.communicator import Communicator
 from slipway.state.saved_gradients import SavedGradients
@@ -24,15 +24,15 @@ log = logging.getLogger(__name__)
 
 
 class SavedObjects:
-    """The components of a session on one rank, and the gradients of what trains."""
+    """The components of a session on one rank, and their gradients."""
 
     def __init__(self, parts: Mapping[str, Stateful], given: Mapping[str, Any], comm: Communicator) -> None:
-        """Save and restore ``parts``.
+        """Store the components to save and restore.
 
         Args:
-            parts: what is saved, by name.
-            given: the objects of the script by the same names: models with their wrappers, optimisers, others.
-            comm: of this rank.
+            parts: the components, by name.
+            given: the script's objects by the same names: models with their wrappers, optimizers, others.
+            comm: communicator of this rank.
         """
         self._parts, self._comm = parts, comm
         modules = {name: value for name, value in given.items() if isinstance(value, nn.Module)}
@@ -45,23 +45,23 @@ class SavedObjects:
         self._restored: dict[str, str | None] | None = None
 
     def restore(self, found: Checkpoint | None) -> Header:
-        """Bring the parts to where ``found`` was saved, and return its header; all ranks must call this.
+        """Restore the components from ``found``, and return its header; all ranks must call this.
 
         Args:
-            found: on rank 0, the checkpoint, which is kept for ``restore_again``; None to begin anew.
+            found: on rank 0, the checkpoint, which is kept for ``restore_again``; None for a new run.
         """
         restored = self._restore(self._parts, found)
         if restored is None:
             return Header(Position())
-        if restored.header.facts:  # else these are the weights of a new run
+        if restored.header.facts:  # without facts, these are a new run's initial weights
             self._found, self._restored = found, {name: self._digest(name) for name in self._parts}
         return restored.header
 
     def restore_again(self) -> None:
-        """Bring the parts that have changed since ``restore`` to where they were saved once more, and the gradients.
+        """Restore the components that have changed since ``restore`` a second time, and the gradients.
 
-        All ranks must call this. It does nothing if nothing was resumed, or when it is called again. A part that is as
-        it was restored is left alone: the script may hold references to what is in it.
+        All ranks must call this. It does nothing in a new run, or at a second call. Unchanged components are not
+        restored again, because the script may hold references to their contents.
         """
         before, self._restored = self._restored, None
         if before is None:
@@ -75,25 +75,25 @@ class SavedObjects:
         ]
         changed = sorted({name for names in all_gather_json(self._comm, own) for name in names})
         if changed:
-            log.info("restored again, as code after the session's opening has changed it: %s", ", ".join(changed))
+            log.info("restored again, because the script changed it after the session opened: %s", ", ".join(changed))
         restored = self._restore({GRADIENTS: self._gradients, **{name: self._parts[name] for name in changed}}, found)
         if restored and GRADIENTS in restored.missing:
             self._gradients.load_state_dict({})
 
     def collect(self, *, gradients_wait: bool, within_pass: bool) -> dict[str, Any]:
-        """Compare the parts, and gather what differs, for the next ``capture``; all ranks must call this.
+        """Compare the components, and gather differing states for the next ``capture``; all ranks must call this.
 
         Args:
-            gradients_wait: whether gradients wait for an optimiser step on some rank.
-            within_pass: whether all ranks have batches left of a pass in which they train.
+            gradients_wait: whether gradients wait for an optimizer step on a rank.
+            within_pass: whether all ranks are within a training pass and have batches left.
 
         Returns:
-            What the checkpoint must say of it.
+            Facts for the checkpoint header.
 
         Raises:
             SlipwayError: on every rank, if a state cannot be saved on one of them.
         """
-        self._found = self._restored = None  # from here on the newest state is another one
+        self._found = self._restored = None  # training has continued: the restored state is outdated
         self._gradients.wait, self._replicas.within_pass = gradients_wait, within_pass
         self._apart = Apart()
         if self._comm.world.size > 1:
@@ -102,15 +102,15 @@ class SavedObjects:
         return self._apart.facts
 
     def capture(self, header: Header) -> Checkpoint:
-        """Return a checkpoint of the parts, and of what ``collect`` has found; rank 0 alone calls this."""
+        """Return a checkpoint of the components and of the states that ``collect`` gathered; only rank 0 calls this."""
         gradients = {GRADIENTS: self._gradients} if self._gradients.state_dict() else {}
-        captured = components.capture({**self._parts, **gradients}, header)
+        captured = stateful.capture({**self._parts, **gradients}, header)
         apart, self._apart = self._apart, Apart()
         trees = {**captured.header.trees, **apart.trees}
         return Checkpoint({**captured.tensors, **apart.tensors}, captured.header._replace(trees=trees))
 
     def _restore(self, parts: Mapping[str, Stateful], found: Checkpoint | None) -> Restored | None:
-        restored = components.restore(parts, found, self._comm)
+        restored = stateful.restore(parts, found, self._comm)
         if restored and restored.header.facts:
             if restored.header.facts["world_size"] == self._comm.world.size:
                 self._replicas.set_unsynchronized(restored.header.facts.get("unsynchronized", ()))
@@ -119,9 +119,9 @@ class SavedObjects:
         return restored
 
     def _digest(self, name: str) -> str | None:
-        """Return the digest of the state of a part; None if it has none that can be saved."""
+        """Return the digest of a component's state; None if its state cannot be saved."""
         try:
             part = self._parts[name]
-            return fingerprint(part.state_dict(), restored_in_place=components.restores_in_place(part)).digest
-        except Exception:  # noqa: BLE001 -- of the code of a part; a save will report it
+            return fingerprint(part.state_dict(), restored_in_place=stateful.restores_in_place(part)).digest
+        except Exception:  # noqa: BLE001 -- raised by code of the script; a save reports it
             return None

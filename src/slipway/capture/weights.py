@@ -1,4 +1,4 @@
-"""Weights loaded into the models of a session: a user's, as torch or safetensors saved them, or the best of the run."""
+"""Loading of weights into a session's models: from a user's torch or safetensors file, or the best checkpoint."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from slipway.base.bounded_read import read_start
 from slipway.base.contract import BEST
 from slipway.base.errors import SessionError
-from slipway.base.reading import read_start
-from slipway.checkpoint.components import Stateful, restore
-from slipway.checkpoint.folder import Checkpoint
+from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.header import Header, Position
+from slipway.checkpoint.stateful import Stateful, restore
 from slipway.checkpoint.store import read_best
 from slipway.dist.collectives import run_on_root
 from slipway.dist.communicator import Communicator
@@ -27,45 +27,45 @@ from slipway.state.wrappers import SEGMENTS
 SAFE_TORCH = "2.10"
 """The oldest torch whose ``weights_only`` keeps a file from running code (CVE-2026-24747)."""
 NESTS = ("state_dict", "model_state_dict", "model")
-"""Under which training scripts save a model's state_dict beside other things."""
+"""Keys under which training scripts save a model's state_dict beside other data."""
 
 
 class WeightsError(Exception):
-    """A file cannot be used for weights; the message says why, and goes behind the file's name."""
+    """A file is not usable as weights; the message states the reason and follows the file's name in a sentence."""
 
 
 def read_file(path: Path) -> Any:
-    """Return what the file holds, its tensors on the CPU: safetensors by its suffix, anything else by ``torch.load``.
+    """Return the contents of a .safetensors file, or of any other file by ``torch.load``, with tensors on the CPU.
 
     Raises:
-        WeightsError: if it cannot be read, or not safely.
+        WeightsError: if the file cannot be read, or cannot be read safely.
     """
     safetensors = path.suffix == ".safetensors"
     if not safetensors and torch.__version__ < SAFE_TORCH:
         raise WeightsError(
-            f"is not read by torch {torch.__version__}, where such a file can run code (CVE-2026-24747, fixed in "
-            "2.10). Convert it on a machine with a later torch: "
+            f"is not read with torch {torch.__version__}, because such a file can run code (CVE-2026-24747, fixed in "
+            "2.10). Convert it on a machine with a newer torch: "
             "safetensors.torch.save_file(torch.load(path, weights_only=True), 'weights.safetensors')"
         )
     try:
-        read_start(path, limit=1)  # the readers would wait for a FIFO
+        read_start(path, limit=1)  # fails for a FIFO, on which the readers would block
         return load_file(path) if safetensors else torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # on a damaged file the readers raise whatever they stumble over
+    except Exception as error:  # for a damaged file the readers raise many types
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise WeightsError(f"cannot be read: {reason}") from error
 
 
 def fitted(content: Any, own: Mapping[str, object]) -> dict[str, Tensor]:
-    """Return the state_dict in ``content``, by the model's ``own`` names, with or without those of wrappers.
+    """Return the state_dict in ``content``, with its keys mapped to the model's ``own`` names, ignoring wrappers.
 
     Raises:
-        WeightsError: if ``content`` is no state_dict, and holds none.
+        WeightsError: if ``content`` neither is nor contains a state_dict.
     """
     if isinstance(content, Mapping):
         nested = (content[key] for key in NESTS if isinstance(content.get(key), Mapping))
         content = next(nested, content)
     if not (isinstance(content, Mapping) and all(isinstance(value, Tensor) for value in content.values())):
-        raise WeightsError("must hold a state_dict: tensors by name, nothing else.")
+        raise WeightsError("must hold a state_dict: a dictionary of tensors by name, and nothing else.")
     given: dict[str, Tensor] = dict(content)
     shorter = Counter(map(_without_wrappers, own))
     free = {_without_wrappers(name): name for name in own if name not in given}
@@ -74,15 +74,15 @@ def fitted(content: Any, own: Mapping[str, object]) -> dict[str, Tensor]:
 
 
 def _without_wrappers(name: str) -> str:
-    """Return the name of a tensor without what DistributedDataParallel and torch.compile add."""
+    """Return the name of a tensor without the segments that DistributedDataParallel and torch.compile add."""
     return ".".join(part for part in name.split(".") if part not in SEGMENTS)
 
 
 def named_weights(weights: Any, models: Mapping[str, object]) -> dict[str, Path]:
-    """Return the files of the argument ``weights`` of a session, by the names of its ``models``.
+    """Return the files of the Session argument ``weights``, by model name.
 
     Raises:
-        SessionError: if one is given for no model, or for what is no ``torch.nn.Module``.
+        SessionError: if a file is given for an unknown model, or for a model that is not a ``torch.nn.Module``.
     """
     named = named_objects("weights", weights)
     given = {name.replace("weights", "model", 1): Path(path) for name, path in named.items()}
@@ -91,22 +91,22 @@ def named_weights(weights: Any, models: Mapping[str, object]) -> dict[str, Path]
             names = ", ".join(models) or "none"
             raise SessionError(
                 "session-arguments",
-                f"weights is a path for one model, or a dictionary by name for several; here: {names}.",
+                f"weights is a path for one model, or a dictionary of paths by name for several; the models: {names}.",
             )
         if not isinstance(models[name], Model):
-            raise SessionError("session-arguments", f"weights are for a torch.nn.Module, which {name} is not.")
+            raise SessionError("session-arguments", f"weights require a torch.nn.Module, but {name} is not one.")
     return given
 
 
 def read_weights(files: Mapping[str, Path], models: Mapping[str, object]) -> Checkpoint:
-    """Return ``files`` as a checkpoint from which a run begins.
+    """Return a checkpoint at step 0 with the weights of ``files``.
 
     Args:
-        files: by the names of models.
-        models: the components of a session, a Model by each of these names.
+        files: weight files, by model name.
+        models: the session's components, with a Model under each of these names.
 
     Raises:
-        SessionError: if one cannot be read, or is another model's, naming the first tensors that differ.
+        SessionError: if a file cannot be read or does not fit its model; the message names the first differing tensors.
     """
     tensors = {}
     for name, path in files.items():
@@ -122,18 +122,19 @@ def read_weights(files: Mapping[str, Path], models: Mapping[str, object]) -> Che
 
 
 def load_best(models: Mapping[str, Stateful], checkpoints: Path, comm: Communicator) -> float:
-    """Load the weights of the best of ``checkpoints`` into ``models``; return its metric. All ranks must call this.
+    """Load the best checkpoint's weights into ``models``, and return its metric; all ranks must call this.
 
     Raises:
-        SessionError: on every rank, if no metric was recorded to choose it by.
-        DamagedBestError: on every rank, if it is damaged; it names the next best one.
+        SessionError: on every rank, if no best checkpoint exists.
+        DamagedBestError: on every rank, if the best checkpoint is damaged; the message names the next best one.
     """
 
     def find() -> Checkpoint:
         if not (checkpoints / BEST).exists():
             raise SessionError(
                 "no-best-checkpoint",
-                f"{checkpoints} has no best one: Session(best=NAME), and session.metrics(NAME=...) in each epoch.",
+                f"{checkpoints} has no best checkpoint: use Session(best=NAME), and call session.metrics(NAME=...) in "
+                "each epoch.",
             )
         return read_best(checkpoints)
 

@@ -1,4 +1,4 @@
-"""A checkpoint that holds state of single ranks, and another number of ranks that continues from it."""
+"""Resuming a checkpoint that holds state of individual ranks on another number of ranks."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from slipway.base.errors import StateMismatchError, warn
-from slipway.checkpoint.components import RANKS, Stateful, join
 from slipway.checkpoint.fingerprint import fingerprint
 from slipway.checkpoint.header import Header
+from slipway.checkpoint.stateful import RANKS, Stateful, join
 from slipway.rng.generator_state import GENERATORS, wrapped
 from slipway.rng.seeding import derive
 from slipway.state.model_state import Model
@@ -20,23 +20,23 @@ log = logging.getLogger(__name__)
 
 OF_GENERATORS = tuple(GENERATORS.values())
 WITHOUT_TENSORS: Mapping[str, Any] = defaultdict(type(None))
-"""Stands for the tensors of a state, of which only the rest is looked at."""
+"""Placeholder for the tensors of a state, if only its other contents are read."""
 
 
 def require_restorable(header: Header, parts: Mapping[str, Stateful], size: int) -> None:
-    """Warn of what the checkpoint does not hold for each of ``size`` ranks, and refuse to continue without it.
+    """Check that ``size`` ranks can continue from the checkpoint, and warn of state that individual ranks lose.
 
-    Generators of further ranks are seeded anew; buffers and attributes are those of rank 0. Nothing is lost
-    if the next forward pass makes them so on any number of ranks.
+    Generators of additional ranks get seeds of their own rank. Buffers and attributes become those of rank 0. If the
+    next forward pass broadcasts them anyway, nothing is lost, and the function does not warn.
 
     Raises:
-        StateMismatchError: if a rank would continue with another state than its own.
+        StateMismatchError: if a rank would continue with a state other than its own.
     """
     if unsaved := header.facts.get("unsaved"):
         raise StateMismatchError(
             "rank-state-not-saved",
-            f"{', '.join(unsaved)}: was too large to be saved for each rank, and differed between them. Start anew in "
-            "another folder, and keep it alike on all ranks.",
+            f"{', '.join(unsaved)}: differed between ranks and was too large to save for each rank. Start a new run in "
+            "another folder, and keep this state identical on all ranks.",
         )
     saved = header.facts["world_size"]
     apart = [name.removeprefix(RANKS) for name in header.trees if name.startswith(RANKS)]
@@ -45,8 +45,8 @@ def require_restorable(header: Header, parts: Mapping[str, Stateful], size: int)
     if fixed := [name for name in apart if not _fits_any_size(name, header, parts.get(name))]:
         raise StateMismatchError(
             "different-ranks",
-            f"{', '.join(fixed)}: differed between the {saved} rank(s) that saved this run, and {size} continue it. "
-            f"Continue with {saved}.",
+            f"{', '.join(fixed)}: differed between the {saved} rank(s) that saved this run, which now has {size}. "
+            f"Continue on {saved} rank(s).",
         )
     apart = [name for name in apart if name not in header.facts.get("synchronized", ())]
     if not apart:
@@ -54,25 +54,25 @@ def require_restorable(header: Header, parts: Mapping[str, Stateful], size: int)
     warn(
         log,
         "rank-state-changed",
-        "%s: differed between the %d rank(s) that saved this run; the %d that continue it cannot all have their own",
+        "%s: differed between the %d rank(s) that saved this run; not all of the %d current ranks can have their own",
         *(", ".join(apart), saved, size),
     )
 
 
 def warn_of_world_size(header: Header, size: int) -> None:
-    """Warn of attributes that may be the number of ranks that saved the run, as they are restored on ``size`` ranks."""
+    """Warn of restored attributes that may be the number of ranks that saved the run, if ``size`` differs from it."""
     saved = header.facts.get("world_size", size)
     if saved != size and (names := names_of(saved, join(WITHOUT_TENSORS, header.trees.get(ATTRIBUTES)))):
         warn(
             log,
             "rank-state-changed",
-            "set since the run began to %d, the number of ranks that saved it, and restored on %d rank(s): %s",
+            "attributes that the run set to %d, the number of ranks that saved it, were restored on %d rank(s): %s",
             *(saved, size, names),
         )
 
 
 def reseed_generators(header: Header, parts: Mapping[str, Stateful], rank: int) -> None:
-    """Give generators that differed between the ranks, and now hold rank 0's state, a state for ``rank`` alone."""
+    """Seed generators that differed between ranks for ``rank``, if it is an additional rank and has rank 0's state."""
     if rank < header.facts["world_size"]:
         return
     for name, part in parts.items():
@@ -82,7 +82,7 @@ def reseed_generators(header: Header, parts: Mapping[str, Stateful], rank: int) 
 
 
 def _generators_apart(name: str, part: Stateful, header: Header) -> list[Any]:
-    """Return the generators in ``part`` that differed between the ranks."""
+    """Return the generators in ``part`` that differed between ranks."""
     if isinstance(part, OF_GENERATORS):
         return [part]
     if not isinstance(part, ModuleAttributes):
@@ -97,7 +97,7 @@ def _generators_apart(name: str, part: Stateful, header: Header) -> list[Any]:
 
 
 def _fits_any_size(name: str, header: Header, part: Stateful | None) -> bool:
-    """Return whether the state of single ranks in the component ``name`` can be replaced, with a warning."""
+    """Return whether rank 0's state can replace the individual ranks' states of the component ``name``."""
     if isinstance(part, Model):
         parameters = {key for key, _ in part.module.named_parameters()}
         states = [tree for _, tree in header.trees[f"{RANKS}{name}"]["dict"]]

@@ -58,7 +58,7 @@ class Header(NamedTuple):
     facts: Mapping[str, Any] = NOTHING
     """Further values that the program needs to resume, or that are informative."""
     trees: Mapping[str, Any] = NOTHING
-    """By component, the part of its state that is not tensors (``slipway.checkpoint.components``)."""
+    """By component, the part of its state that is not tensors (``slipway.checkpoint.stateful``)."""
 
 
 def to_manifest(header: Header) -> dict[str, Any]:

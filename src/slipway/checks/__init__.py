@@ -1,1 +1,1 @@
-"""What a session looks for in a script: what it cannot restore, or would count wrongly."""
+"""Checks for code in a user script that a session cannot restore or would count incorrectly."""

@@ -1,4 +1,4 @@
-"""Models that code of a resumed epoch calls before it comes to the place at which the run was saved."""
+"""Warning for scripts that call models in a resumed epoch before they reach the saved position."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ log = logging.getLogger(__name__)
 
 
 class EarlyUse:
-    """Sees whether models are called in a resumed epoch before its batches, with later weights than they had there."""
+    """Detects calls of models in a resumed epoch before its batches, when their weights are newer than originally."""
 
     def __init__(self, models: Mapping[str, nn.Module]) -> None:
-        """Look at ``models``, by name, from the beginning of an epoch on."""
+        """Register hooks on ``models``, by name; calls count once ``in_epoch`` is set."""
         self.in_epoch = False
         self._called: list[str] = []
         self._hooks = [
             module.register_forward_pre_hook(lambda *_, name=name: self._note(name))
             for name, model in models.items()
             for module in unwrap(model).modules()
-            if not isinstance(module, torch.jit.ScriptModule)  # which takes no hooks
+            if not isinstance(module, torch.jit.ScriptModule)  # does not accept hooks
         ]
 
     def _note(self, name: str) -> None:
@@ -33,19 +33,19 @@ class EarlyUse:
             self._called.append(name)
 
     def close(self) -> None:
-        """Look no further."""
+        """Remove the hooks."""
         while self._hooks:
             self._hooks.pop().remove()
 
     def end(self, *, within: bool) -> None:
-        """Warn, where training continues, of the models that were called ``within`` an epoch that is half done."""
+        """Remove the hooks when training continues, and warn of models called if it continues ``within`` an epoch."""
         self.close()
         if self._called and within:
             warn(
                 log,
                 "model-before-batches",
-                "code of the resumed epoch has called %s before its batches, with the weights that were saved and not "
-                "those with which the epoch began: if training depends on the result, compute it if session.batch is "
-                "0, and keep it in extra",
+                "the script called %s in the resumed epoch before its batches, with the saved weights and not those "
+                "from the beginning of the epoch. If training depends on the result, compute it only if session.batch "
+                "is 0, and save it through extra",
                 ", ".join(self._called),
             )

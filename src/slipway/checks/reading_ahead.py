@@ -1,4 +1,4 @@
-"""Scripts that fetch batches before they train on them: a resumed run leaves out those that were fetched."""
+"""Warning for scripts that prefetch batches from ``session.batches``: a resumed run skips the prefetched batches."""
 
 from __future__ import annotations
 
@@ -7,31 +7,33 @@ import logging
 from slipway.base.errors import warn
 
 MOST = 4
-"""Batches that a prefetcher fetches ahead, at most: a loop whose first step comes later fills a buffer, say."""
+"""Maximum batches that a prefetcher fetches ahead. A loop with a later first step does something else, such as fill a
+buffer."""
 log = logging.getLogger(__name__)
 
 
 class ReadingAhead:
-    """In how many bodies of a pass no optimiser has stepped: of the first ones in a row, and of all."""
+    """Counts a pass's loop bodies in which no optimizer has stepped: the leading ones, and all of them."""
 
     def __init__(self) -> None:
-        """Begin a pass."""
+        """Start with an empty pass."""
         self._has_warned = False
         self.begin_pass(0)
 
     def begin_pass(self, done: int) -> None:
-        """Begin a pass, or the rest of one in a resumed attempt, of which so many bodies are ``done``."""
+        """Begin a pass, or resume one of which ``done`` bodies are done."""
         self._before, self._leading, self._without_step = done, 0, 0
 
     def note_without_step(self, done: int) -> None:
-        """Note that no optimiser has stepped in the last body of those that are ``done`` now."""
+        """Record that no optimizer has stepped in the last of the ``done`` bodies."""
         self._leading += done == self._before + self._leading + 1
         self._without_step += 1
 
     def warn(self, done: int) -> None:
-        """Warn, once, if steps seem to be those of earlier batches; to be called at a save, and at the pass's end.
+        """Warn once if steps seem to use earlier batches; call this at a save and at the end of the pass.
 
-        They are none in the first bodies, and then one in each. With accumulation, later bodies have none either.
+        The pattern is no step in the first bodies and one step in each later body. With gradient accumulation, some
+        later bodies have no step either.
         """
         bodies = done - self._before
         if self._has_warned or not 0 < self._leading == self._without_step <= MOST or bodies < 2 * self._leading + 2:
@@ -40,8 +42,8 @@ class ReadingAhead:
         warn(
             log,
             "reads-ahead",
-            "no optimiser has stepped in the first %d of this loop's bodies, and one in each of the %d later ones: if "
-            "the script fetches batches before it trains on them, a resumed run leaves out those. Prefetch within: "
+            "no optimizer stepped in the first %d iterations of this loop, and one stepped in each of the %d later "
+            "ones. If the script prefetches batches, a resumed run skips those. Prefetch inside instead: "
             "session.batches(prefetch(loader))",
             self._leading,
             bodies - self._leading,

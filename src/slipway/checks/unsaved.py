@@ -1,4 +1,4 @@
-"""What optimisers train or keep that a session does not save: parameters of no given model, optimisers not given."""
+"""Checks for unsaved state of optimizers: parameters outside the session's models, optimizers outside the session."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ log = logging.getLogger(__name__)
 def require_saved_parameters(
     optimizers: Mapping[str, Any], models: Mapping[str, Any], extra: Mapping[str, Any]
 ) -> None:
-    """Raise a SessionError, naming it, if an optimiser trains what no checkpoint would hold.
+    """Raise a SessionError if an optimizer trains parameters that no checkpoint would contain.
 
     Args:
-        optimizers: by name.
-        models: by name.
-        extra: other objects that are saved.
+        optimizers: the session's optimizers, by name.
+        models: the session's models, by name.
+        extra: other saved objects, by name.
     """
     tensors = [tensor for model in models.values() for tensor in model.parameters()]
     known = {id(tensor) for tensor in tensors}
@@ -48,14 +48,14 @@ def require_saved_parameters(
         if unsaved:
             raise SessionError(
                 "parameters-not-given",
-                f"{name} trains {len(unsaved)} parameter(s) of no given model ({'; '.join(unsaved[:3])}): pass the "
-                'module that has them too, Session(model={"net": net, "other": other}), a single tensor as '
+                f"{name} trains {len(unsaved)} parameter(s) that no model passed contains ({'; '.join(unsaved[:3])}): "
+                'also pass their module, Session(model={"net": net, "other": other}), or a single tensor as '
                 "nn.ParameterList([tensor]).",
             )
 
 
 def _values(tree: Any) -> Iterator[Any]:
-    """Yield ``tree`` and all values in it."""
+    """Yield ``tree`` and all values nested in it."""
     yield tree
     if isinstance(tree, (Mapping, list, tuple)):
         for each in tree.values() if isinstance(tree, Mapping) else tree:
@@ -64,32 +64,32 @@ def _values(tree: Any) -> Iterator[Any]:
 
 @dataclass
 class Seen:
-    """An optimiser of torch that has stepped, and is not the session's."""
+    """A torch optimizer that has stepped and does not belong to the session."""
 
     optimizer: weakref.ref[Optimizer]
     outer: tuple[str, Any] | None
-    """Name and object of the session's optimiser within whose steps it makes its own; None if it has made others."""
+    """Name and object of the session's optimizer, if this one steps only within its steps; else None."""
     body: int
-    """Number of the body in which it has made the first."""
+    """Number of the loop body of its first step."""
     options: list[dict[str, Any]]
-    """Of its groups after that."""
+    """Options of its parameter groups after that step."""
     has_returned: bool = False
-    """Whether it has stepped in a later body, too."""
+    """Whether it has also stepped in a later body."""
 
 
 class UnknownOptimizers:
-    """Optimisers that step and are not given to the session: found by torch's hook for the steps of all optimisers.
+    """Finds optimizers that step and do not belong to the session, by torch's global step hook.
 
-    Those that are made anew in each body, as for the inner loop of MAML, have nothing to save.
+    An optimizer that the script creates in each body, as in the inner loop of MAML, has no state to save.
     """
 
     def __init__(self, given: Mapping[str, Any], counter: StepCounter, gradients: PendingGradients) -> None:
-        """Find others.
+        """Register the hook.
 
         Args:
-            given: the session's, by name.
-            counter: of the steps of these.
-            gradients: which count the bodies, and know the parameters of the models.
+            given: the session's optimizers, by name.
+            counter: counts the steps of these optimizers.
+            gradients: provides the number of the current body and the models' parameters.
         """
         self._given = {name: unwrapped(optimizer) for name, optimizer in given.items()}
         self._counter, self._gradients = counter, gradients
@@ -103,9 +103,9 @@ class UnknownOptimizers:
         self._hook.remove()
 
     def warn(self) -> None:
-        """Warn once of each that is in use, unless the given ones save all that it keeps; to be called at a save."""
+        """Warn once of each such optimizer in use, unless a session optimizer saves its state; call this at a save."""
         if any(seen.optimizer() for seen in self._seen.values()):
-            gc.collect()  # a scheduler's optimiser is in a cycle of references
+            gc.collect()  # an optimizer with a scheduler is in a reference cycle
         for key, seen in [*self._seen.items()]:
             optimizer = seen.optimizer()
             if optimizer is None:
@@ -116,7 +116,7 @@ class UnknownOptimizers:
                 self._warn(optimizer, seen.outer)
 
     def _alone_trains(self, optimizer: Optimizer) -> bool:
-        """Return whether it has parameters of the given models that no given optimiser has."""
+        """Return whether ``optimizer`` has parameters of session models that no session optimizer has."""
         own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         given = {id(parameter) for parameter in _trained(self._given.values())}
         return any(id(parameter) in own - given for parameter in self._gradients.of_models)
@@ -125,15 +125,15 @@ class UnknownOptimizers:
         warn(
             log,
             "optimizer-not-given",
-            'a %s%s steps, and its state is not saved: give it too, Session(optimizer={"one": ..., "other": ...}); '
-            "given: %s",
+            'a %s%s steps, but its state is not saved: also pass it, Session(optimizer={"one": ..., "other": ...}); '
+            "passed: %s",
             type(optimizer).__name__,
             f" within {outer[0]}" if outer else "",
             ", ".join(self._given),
         )
 
     def _note(self, optimizer: Optimizer, *_: Any) -> None:
-        """Note a step that ``optimizer`` has made."""
+        """Record a step of ``optimizer``."""
         key = id(optimizer)
         if key in self._known or optimizer in self._warned:
             return
@@ -156,7 +156,7 @@ def _trained(optimizers: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def _options(optimizer: Optimizer) -> list[dict[str, Any]]:
-    """Return the options of its groups, as they compare."""
+    """Return the options of the parameter groups, in a form that can be compared."""
     return [
         {key: value.tolist() if isinstance(value, Tensor) else value for key, value in group.items() if key != "params"}
         for group in optimizer.param_groups
@@ -164,7 +164,7 @@ def _options(optimizer: Optimizer) -> list[dict[str, Any]]:
 
 
 def _is_saved(inner: Optimizer, seen: Seen) -> bool:
-    """Return whether the state of the session's optimiser within whose steps ``inner`` steps holds all of its own."""
+    """Return whether the session's optimizer within whose steps ``inner`` steps saves all state of ``inner``."""
     if seen.outer is None:
         return False
     outer = seen.outer[1]

@@ -1,1 +1,1 @@
-"""Communication between the ranks of a run: over torch.distributed, over Horovod, or none."""
+"""Communication between a run's ranks: torch.distributed, Horovod, or a single rank."""

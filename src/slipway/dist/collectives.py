@@ -1,4 +1,4 @@
-"""Collective operations on JSON and on actions, built of the two on tensors; nothing is pickled."""
+"""Collective operations on JSON values and actions, built from a Communicator's two tensor operations; no pickle."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 CHUNK = 1 << 24
-"""Bytes that ``gather_bytes`` sums at once."""
+"""Bytes that ``gather_bytes`` reduces at once."""
 WORD = torch.int32.itemsize
-"""Bytes are summed in words of int32, where all ranks but one have zeros: Horovod does not reduce uint8."""
+"""Bytes are summed as int32 words in which all ranks but one have zeros, because Horovod does not reduce uint8."""
 
 
 def broadcast_json(comm: Communicator, value: Any = None) -> Any:
-    """Return rank 0's ``value`` on every rank; the others' is ignored."""
+    """Return rank 0's ``value`` on every rank; other ranks' values are ignored. All ranks must call this."""
     text = json.dumps(value).encode() if comm.world.is_root else b""
     length = torch.tensor([len(text)], dtype=torch.int64, device=comm.device)
     comm.broadcast([length])
@@ -38,7 +38,7 @@ def broadcast_json(comm: Communicator, value: Any = None) -> Any:
 
 
 def sum_numbers(comm: Communicator, numbers: list[float]) -> list[float]:
-    """Return the sums of ``numbers`` over all ranks, in double precision; all must call it with as many."""
+    """Return the element-wise sums of ``numbers`` over all ranks, in float64; all ranks must pass the same length."""
     if comm.world.size == 1:
         return numbers
     found: list[float] = comm.all_reduce_sum(torch.tensor(numbers, dtype=torch.float64, device=comm.device)).tolist()
@@ -46,14 +46,14 @@ def sum_numbers(comm: Communicator, numbers: list[float]) -> list[float]:
 
 
 def all_gather_json(comm: Communicator, value: Any, *, device: torch.device | None = None) -> list[Any]:
-    """Return every rank's ``value``, in the order of the ranks, on every rank.
+    """Return every rank's ``value`` on every rank, in rank order.
 
-    A Communicator sums and does not gather: each rank adds its bytes into a row of its own.
+    A Communicator has no gather, so each rank writes its bytes to its own row of zeros, and the rows are summed.
 
     Args:
-        comm: of this rank; all ranks must call this.
-        value: anything that JSON can hold.
-        device: of the messages; by default the rank's. On the CPU, ranks with and without a GPU can talk to each other.
+        comm: communicator of this rank; all ranks must call this.
+        value: any value that JSON supports.
+        device: device of the messages; by default the rank's. On the CPU, ranks with and without a GPU can communicate.
     """
     if comm.world.size == 1:
         return [value]
@@ -70,14 +70,14 @@ def all_gather_json(comm: Communicator, value: Any, *, device: torch.device | No
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
-    """Return the bytes of ``tensor``: uint8 [n], a view of it if it is contiguous."""
+    """Return the bytes of ``tensor`` as uint8 [n], a view if the tensor is contiguous."""
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
 
 
 def gather_bytes(comm: Communicator, data: bytes) -> list[bytes]:
-    """Return every rank's ``data`` on rank 0, in the order of the ranks, and nothing on the others.
+    """Return every rank's ``data`` on rank 0, in rank order, and an empty list on the other ranks.
 
-    All ranks must call this. Besides, each takes as much memory of its device as ``CHUNK`` bytes.
+    All ranks must call this. Each rank needs up to ``CHUNK`` additional bytes of memory on its device.
     """
     lengths = all_gather_json(comm, len(data))
     total, begin = sum(lengths), sum(lengths[: comm.world.rank])
@@ -100,19 +100,19 @@ def gather_bytes(comm: Communicator, data: bytes) -> list[bytes]:
 
 
 def run_on_root(comm: Communicator, action: Callable[[], T]) -> T | None:
-    """Run ``action`` on rank 0, while the others wait; return its result there, and None on the others.
+    """Run ``action`` on rank 0 while the other ranks wait; return its result on rank 0 and None on the others.
 
     Raises:
-        Exception: on rank 0, what the action raised, but a SlipwayError for an OSError. On the others the same error if
-            its class is one of ``slipway.base.errors``, else a SlipwayError with its text, exit code and ``retryable``; so
-            that none waits for a rank that is gone.
+        Exception: on rank 0, the error that the action raised, or a SlipwayError in place of an OSError. On the other
+            ranks, the same error if its class is from ``slipway.base.errors``, else a SlipwayError with its text, exit
+            code and ``retryable``, so that no rank waits for a rank that has failed.
     """
     result: T | None = None
     error: Exception | None = None
     if comm.world.is_root:
         try:
             result = action()
-        except Exception as caught:  # noqa: BLE001 -- raised again below, once the others know
+        except Exception as caught:  # noqa: BLE001 -- raised again below, after the other ranks have received it
             error = caught
     failure = broadcast_json(comm, error and to_json(error))
     if failure is None:
@@ -127,25 +127,28 @@ def run_on_root(comm: Communicator, action: Callable[[], T]) -> T | None:
 
 
 class RootOnly(Generic[T]):
-    """An object that rank 0 has, and the other ranks do not; all ranks hold one of these."""
+    """Wrapper, held by all ranks, of an object that exists only on rank 0."""
 
     def __init__(self, comm: Communicator, make: Callable[[], T]) -> None:
-        """Let rank 0 ``make`` the object, while the others wait; see ``run_on_root``."""
+        """Create the object with ``make`` on rank 0 while the other ranks wait; see ``run_on_root``."""
         self._comm = comm
         self.on_root: T | None = run_on_root(comm, make)
-        """The object on rank 0, None on the others. To be used only where no other rank waits for the outcome."""
+        """The object on rank 0, None on the others. Use it directly only if no other rank waits for the outcome."""
 
     def run(self, action: Callable[[T], R]) -> R | None:
-        """Run ``action`` with the object on rank 0, while the others wait; see ``run_on_root``."""
+        """Run ``action`` with the object on rank 0 while the other ranks wait; see ``run_on_root``."""
         return run_on_root(self._comm, lambda: action(cast("T", self.on_root)))
 
     def make(self, action: Callable[[T], R]) -> RootOnly[R]:
-        """Return what ``action`` makes of the object, on rank 0 alone too."""
+        """Return a RootOnly of the result of ``action``, which runs with the object on rank 0."""
         return RootOnly(self._comm, lambda: action(cast("T", self.on_root)))
 
 
 def count_alike(comm: Communicator, key: str, device: torch.device | None = None) -> int:
-    """Return how many ranks give the same ``key``; all must call it. ``device`` as for ``all_gather_json``."""
+    """Return how many ranks pass the same ``key`` as this one. All ranks must call this.
+
+    ``device`` is as for ``all_gather_json``.
+    """
     rank, size = comm.world.rank, comm.world.size
     digests = torch.zeros(size, dtype=torch.float64, device=device or comm.device)
     digests[rank] = int.from_bytes(hashlib.sha256(key.encode()).digest()[:6], "big")  # 48 bits: exact in float64

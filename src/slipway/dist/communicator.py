@@ -1,4 +1,4 @@
-"""How the ranks of a run speak with each other: over torch.distributed, over Horovod, or not at all."""
+"""Communicator protocol of a run's ranks, and its implementation for a single rank."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ from slipway.base.environment import World
 
 
 class Communicator(Protocol):
-    """One rank's end of a group of processes. All ranks must make the same calls in the same order."""
+    """Endpoint of one rank in a process group. All ranks must make the same calls in the same order."""
 
     world: World
     device: torch.device
-    """Where this rank's tensors are; messages may be on the CPU too, if the library takes them."""
+    """Device of this rank's tensors; messages may also be on the CPU, if the library supports that."""
 
     def all_reduce_sum(self, values: Tensor) -> Tensor:
         """Return the sum of ``values`` over all ranks, as a new tensor.
 
         Args:
-            values: of any shape, and a dtype that the library reduces: float32, float64 or int32.
+            values: a tensor of any shape, with a dtype that the library reduces: float32, float64 or int32.
         """
         ...
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
-        """Overwrite ``tensors``, of the same shapes and dtypes on all ranks, with rank 0's."""
+        """Overwrite ``tensors`` with rank 0's; shapes and dtypes must be the same on all ranks."""
         ...
 
     def close(self) -> None:
-        """Leave the group, after success only: a peer that failed can no longer answer."""
+        """Leave the group. Call it only after success: a failed peer can no longer respond."""
         ...
 
 
 class Alone:
-    """A world of one rank."""
+    """Communicator of a world with a single rank."""
 
     def __init__(self, device: torch.device) -> None:
-        """Compute on ``device``."""
+        """Create a world with one rank on ``device``."""
         self.world = World()
         self.device = device
 
     def all_reduce_sum(self, values: Tensor) -> Tensor:
-        """Return a copy of the values."""
+        """Return a copy of ``values``."""
         return values.clone()
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
-        """Rank 0 has them already."""
+        """Do nothing: the only rank is rank 0."""
 
     def close(self) -> None:
-        """There is no group."""
+        """Do nothing: no group exists."""

@@ -1,4 +1,4 @@
-"""Whether all ranks still hold the same replica: a bit that flips in one of them would be averaged into all."""
+"""Check that all ranks hold identical replicas: averaging would spread one rank's bit flip to all ranks."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from slipway.dist.communicator import Communicator
 from slipway.dist.collectives import all_gather_json, count_alike
 
 CHUNK = 1 << 22
-"""Bytes that are summed at once, which takes 16 times as much memory."""
+"""Bytes that ``checksum`` processes at once; it needs 16 times as much memory."""
 MOST_NAMED = 3
-"""Tensors that a message names."""
+"""Maximum number of tensors that a message names."""
 
 
 def checksum(tensor: Tensor) -> tuple[int, int]:
-    """Return two sums modulo 2**64 over the bytes of a tensor of any shape and dtype: plain, and weighted by place.
+    """Return two sums modulo 2**64 over the bytes of a tensor of any shape and dtype: plain, and weighted by position.
 
-    They are sums of integers, so that the order of the additions does not matter, and any bit that flips changes both.
+    The sums are of integers, so the order of additions does not matter, and any single bit flip changes both.
     """
     data = tensor.detach().contiguous().flatten().view(torch.uint8)
     sums = torch.zeros(2, dtype=torch.int64, device=data.device)
@@ -34,11 +34,11 @@ def checksum(tensor: Tensor) -> tuple[int, int]:
 
 
 def differences(comm: Communicator, tensors: Mapping[str, Tensor]) -> str:
-    """Return which ranks hold other bytes than most do, and in which tensors; "" if all hold the same.
+    """Return a clause with the ranks whose bytes differ from the majority's, and the tensors; "" if all are equal.
 
     Args:
-        comm: of this rank; all ranks must call this.
-        tensors: of this rank, with the same names on all.
+        comm: communicator of this rank; all ranks must call this.
+        tensors: this rank's tensors by name; the names must be the same on all ranks.
     """
     if comm.world.size == 1:
         return ""
@@ -56,6 +56,4 @@ def differences(comm: Communicator, tensors: Mapping[str, Tensor]) -> str:
     if count > len(odd):
         return f"{who} differs from the other {count} ranks in {where}"
     first = next(rank for rank, (_, sums) in enumerate(gathered) if repr(sums) == usual)
-    return (
-        f"rank {first} ({gathered[first][0]}) and {who} differ in {where}; which is right, their number does not tell"
-    )
+    return f"rank {first} ({gathered[first][0]}) and {who} differ in {where}; no majority shows which one is correct"

@@ -1,4 +1,4 @@
-"""Ranks that speak over a process group of torch.distributed."""
+"""Communicator over a torch.distributed process group, and the opening of the default group."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from slipway.base.environment import World
 log = logging.getLogger(__name__)
 
 FIRST_NOTE, NEXT_NOTES = 30.0, 60.0
-"""Seconds after which a rank that waits for the others says so, and between two times that it does."""
+"""Seconds until a rank that waits for the others first logs a warning, and between further warnings."""
 
 
 class TorchCommunicator:
-    """One rank of a process group, over which nobody else sends anything meanwhile."""
+    """Endpoint of one rank in a process group; no other code may use the group at the same time."""
 
     def __init__(self, group: dist.ProcessGroup | None, device: torch.device, *, local_rank: int) -> None:
-        """Use ``group``, which is open; all its ranks must call this.
+        """Use the open ``group``. All its ranks must call this, because it counts the ranks on each node.
 
         Args:
-            group: None for the default one. ``close`` destroys it.
-            device: of this rank.
-            local_rank: as the launcher says; the number of ranks on this node is counted here.
+            group: a process group; None for the default one. ``close`` destroys it.
+            device: device of this rank.
+            local_rank: local rank from the launcher.
         """
         self._group = group
         self._root = dist.get_global_rank(group, 0) if group else 0
@@ -45,13 +45,13 @@ class TorchCommunicator:
         self.world = self.world._replace(local_size=count_alike(self, socket.gethostname()))
 
     def all_reduce_sum(self, values: Tensor) -> Tensor:
-        """All-reduce a copy of ``values``."""
+        """Return the sum of ``values`` over all ranks, as a new tensor."""
         total = self._reachable(values.clone())
         dist.all_reduce(total, group=self._group)
         return total.to(values.device)
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
-        """Send them one by one."""
+        """Overwrite ``tensors`` with rank 0's, one after the other."""
         for tensor in tensors:
             sent = self._reachable(tensor)
             dist.broadcast(sent, self._root, group=self._group)
@@ -59,16 +59,16 @@ class TorchCommunicator:
                 tensor.copy_(sent)
 
     def _reachable(self, tensor: Tensor) -> Tensor:
-        """Return ``tensor`` where the library reaches it: NCCL sends no tensor of the CPU, on which a stage may be."""
+        """Return ``tensor`` on a device that the library supports: NCCL sends no CPU tensors, as of a CPU stage."""
         return tensor.to(self.device) if dist.get_backend(self._group) == "nccl" else tensor
 
     def close(self) -> None:
-        """Destroy the group.
+        """Wait for all ranks and destroy the group.
 
-        Without the collection, gloo ranks of torch 2.13 now and then abort at exit ("terminate called without an active
-        exception"): the reducer of a DistributedDataParallel must be gone before the group is.
+        The garbage collection deletes the reducer of a DistributedDataParallel before the group. Without it, Gloo ranks
+        of torch 2.13 occasionally abort at exit ("terminate called without an active exception").
         """
-        # All have come here, and hold nothing that is still on its way.
+        # After this reduction, all ranks have called close, and no message is in flight.
         self.all_reduce_sum(torch.zeros(1, device=self.device))
         gc.collect()
         dist.destroy_process_group(self._group)
@@ -84,20 +84,20 @@ def open_default_group(
     agent_restart: int | None,
     timeout: float,
 ) -> TorchCommunicator:
-    """Open the default process group, waiting for all ranks, and return this rank's end of it.
+    """Open the default process group, wait for all ranks, and return this rank's communicator.
 
     Args:
-        world: rank, size and local rank as the launcher says.
-        device: of this rank.
+        world: rank, size and local rank from the launcher.
+        device: device of this rank.
         backend: torch's name of the library: gloo, nccl, mpi.
-        init_method: ``env://`` or a URL that torch takes; of no effect where ``master`` is given.
-        master: address and port at which rank 0, or torchrun's agent, listens; None where torch is to find the store.
-        agent_restart: how often torchrun's agent, which listens there, has restarted the ranks; None where rank 0
-            listens, or torch finds the store.
-        timeout: seconds that ranks wait for each other, to join and in each operation.
+        init_method: ``env://`` or a URL that torch supports; ignored if ``master`` is given.
+        master: address and port at which rank 0, or torchrun's agent, listens; None to let torch find the store.
+        agent_restart: number of restarts by torchrun's agent, if the agent listens there; None if rank 0 listens, or
+            if torch finds the store.
+        timeout: seconds that ranks wait for each other, both to join and in each operation.
 
     Raises:
-        JoinError: if the ranks do not find each other.
+        JoinError: if the ranks cannot connect.
     """
     limit = timedelta(seconds=timeout)
     listens = "rank 0" if agent_restart is None else "torchrun"
@@ -112,7 +112,7 @@ def open_default_group(
                 world_size=world.size,
                 timeout=limit,
             )
-            # Its first collective operation, in which NCCL connects.
+            # The constructor runs the first collective operation, in which NCCL connects.
             return TorchCommunicator(None, device, local_rank=world.local_rank)
     except (RuntimeError, ValueError, OSError) as error:  # DistError is a RuntimeError
         reason = one_line(str(error).partition("\n")[0]) or type(error).__name__
@@ -121,13 +121,13 @@ def open_default_group(
 
 @contextmanager
 def _noted(wait: str) -> Iterator[None]:
-    """Log every now and then that there is a ``wait``, and since when, until what is within has ended."""
+    """Log the message ``wait`` and its duration at intervals until the body has ended."""
     began, over = time.monotonic(), threading.Event()
 
     def tell() -> None:
         pause = FIRST_NOTE
         while not over.wait(pause):
-            warn(log, "waiting-for-ranks", "%s, since %.0f s", wait, time.monotonic() - began)
+            warn(log, "waiting-for-ranks", "%s; elapsed: %.0f s", wait, time.monotonic() - began)
             pause = NEXT_NOTES
 
     thread = threading.Thread(target=tell, daemon=True)
@@ -142,8 +142,9 @@ def _noted(wait: str) -> Iterator[None]:
 def _store(address: str, port: int, world: World, timeout: timedelta, agent_restart: int | None) -> Any:
     """Return the store of the rendezvous.
 
-    Rank 0 listens on the address that the others were given, and not on all interfaces as torch would. The store of
-    torchrun's agent outlives a restart (--max-restarts): what the dead ranks have left there must not be found.
+    Rank 0 listens only on the address that the other ranks use, and not on all interfaces as torch would. The store of
+    torchrun's agent outlives a restart (--max-restarts), so each restart uses a separate prefix: ranks must not read
+    entries of dead ranks.
     """
     listener = None
     if world.is_root and agent_restart is None:
@@ -151,7 +152,7 @@ def _store(address: str, port: int, world: World, timeout: timedelta, agent_rest
         try:
             listener = socket.create_server((address, port), family=family, backlog=world.size)
         except OSError as error:
-            name = errno.errorcode.get(error.errno or 0, "")  # as torch names it: job scripts try another port
+            name = errno.errorcode.get(error.errno or 0, "")  # in torch's format: job scripts then try another port
             raise OSError(f"cannot listen at {address}, port: {port}, {name}: {error.strerror}") from error
     store = dist.TCPStore(  # type: ignore[attr-defined] # torch's stubs leave it out
         address,

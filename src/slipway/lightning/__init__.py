@@ -1,3 +1,3 @@
-"""Lightning in a run folder: ``SlipwayCallback`` (docs/frameworks.md)."""
+"""Integration of Lightning: ``SlipwayCallback`` (docs/frameworks.md)."""
 
 from slipway.lightning.callback import SlipwayCallback as SlipwayCallback

@@ -1,4 +1,4 @@
-"""``SlipwayCallback``: Lightning's Trainer in a run folder, stopped in good order and resumed (docs/frameworks.md)."""
+"""``SlipwayCallback``: run folder, graceful stop and resume for Lightning's Trainer (docs/frameworks.md)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any, NamedTuple
 
 try:
     from lightning.pytorch.callbacks import Checkpoint
-except ImportError:  # the same Trainer under its older name
+except ImportError:  # the older package name
     from pytorch_lightning.callbacks import Checkpoint  # type: ignore[assignment]
 
 from slipway.base.contract import CHECKPOINTS
 from slipway.base.errors import SessionError, SlipwayError
 from slipway.base.stop import Reason
 from slipway.checkpoint.store import CheckpointStore, reading
-from slipway.checks.skipping import warn_of_skipping
-from slipway.dist.adopt import leave_at_exit
+from slipway.checks.skipped_steps import warn_of_skipping
 from slipway.dist.collectives import RootOnly, all_gather_json, broadcast_json, run_on_root
+from slipway.dist.existing_group import leave_at_exit
 from slipway.lightning.checkpoint_file import FILE, require_intact
 from slipway.lightning.place import LightningPlace, Saved
 from slipway.run.agreement import Agreement, Pace
@@ -34,14 +34,14 @@ log = logging.getLogger(__name__)
 
 
 class Writer(NamedTuple):
-    """What rank 0 writes with."""
+    """Objects with which rank 0 writes to the run folder."""
 
     attempt: Attempt
     store: CheckpointStore
 
 
 class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untyped where Lightning is not installed
-    """Gives a training by Lightning's Trainer the run folder of a job: lock, status, stop, checkpoints and verdict.
+    """Callback that connects Lightning's Trainer to a job's run folder: lock, status, stop, checkpoints, verdict.
 
     ::
 
@@ -49,22 +49,23 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
         trainer = Trainer(max_epochs=20, callbacks=[callback])
         trainer.fit(model, loader, ckpt_path=callback.ckpt_path)
 
-    All ranks save, by ``trainer.save_checkpoint``, at the end of each training epoch, and where they have agreed to
-    stop: after SIGUSR1, SIGTERM, SIGINT or SIGHUP at any of them, or for the file STOP in the run folder. ``fit`` then
-    raises ``slipway.Stopped``, a SystemExit with the contract's exit code. Lightning sets no signal handlers of its own
-    meanwhile, and does not requeue: the job script does.
+    All ranks save, by ``trainer.save_checkpoint``, at the end of each training epoch, and when they agree to stop. They
+    stop after any rank receives SIGUSR1, SIGTERM, SIGINT or SIGHUP, or if the file STOP exists in the run folder.
+    ``fit`` then raises ``slipway.Stopped``, a SystemExit with the contract's exit code. During ``fit``, Lightning
+    installs no signal handlers and does not requeue the job; the job script does.
 
-    The global random generators are seeded at the start of each epoch, by the script's own seed, and saved at a stop.
-    The first ``fit`` of a process has the run folder itself, the second one its subfolder ``fit2``, and so on.
+    The callback seeds the global random generators at the start of each epoch from the script's own seed, and saves
+    them at a stop. The first ``fit`` of a process uses the run folder, the second uses its subfolder ``fit2``, and so
+    on.
     """
 
     def __init__(self, *, folder: str | os.PathLike[str] | None = None, keep: int = 3, timeout: float = 1800) -> None:
-        """Describe the run folder, which ``Trainer.fit`` opens.
+        """Configure the run folder that ``Trainer.fit`` opens.
 
         Args:
-            folder: the run folder; by default RUN_DIR, which job scripts set, or else runs/ and the script's name.
-            keep: number of the newest checkpoints that stay.
-            timeout: seconds that ranks wait for each other.
+            folder: the run folder. Default: RUN_DIR, which job scripts set, or else runs/ and the script's name.
+            keep: number of newest checkpoints to keep.
+            timeout: seconds for which ranks wait for each other.
 
         Raises:
             SessionError: if ``keep`` is not above 0.
@@ -87,20 +88,20 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
 
     @property
     def folder(self) -> Path:
-        """The run folder of the ``fit`` under way, or of the last one; before the first one, that of the next."""
+        """The run folder of the current or last ``fit``; before the first ``fit``, the folder of the next one."""
         return self._used or self._next_folder
 
     @property
     def ckpt_path(self) -> str | None:
-        """Path of the newest checkpoint for the next ``Trainer.fit(ckpt_path=...)``; None to begin."""
+        """Path of the newest checkpoint for the next ``Trainer.fit(ckpt_path=...)``; None for a new run."""
         return self._newest_in(self.folder if self._joined else self._next_folder)
 
     @property
     def best_model_path(self) -> str:
-        """Path for ``Trainer.test(ckpt_path="best")``, which asks the Trainer's first checkpoint callback.
+        """Path for ``Trainer.test(ckpt_path="best")``, which the Trainer reads from its first checkpoint callback.
 
-        It is that of a ``ModelCheckpoint`` beside this callback; without one, as with Lightning's own default, the
-        newest checkpoint of the last ``fit``. Empty before a ``fit``.
+        The path is that of another ``ModelCheckpoint`` of the Trainer. Without one, it is the newest checkpoint of the
+        last ``fit``, as with Lightning's default. It is empty before a ``fit``.
         """
         others = [each for each in getattr(self._trainer, "checkpoint_callbacks", []) if each is not self]
         paths = [path for each in others if (path := getattr(each, "best_model_path", ""))]
@@ -109,25 +110,25 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
         return self._newest_in(self._used) or ""
 
     def state_dict(self) -> Saved:
-        """Return the place in the epoch, for the checkpoints that this callback saves."""
+        """Return the position in the epoch, for the checkpoints that this callback saves."""
         return dict(self._saved or {})
 
     def load_state_dict(self, state_dict: Saved) -> None:
-        """Keep the place until training begins there."""
+        """Store the saved position until training begins."""
         self._saved = state_dict
 
-    # What the Trainer calls.
+    # Hooks that the Trainer calls.
 
     def setup(self, pl_trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002 -- Lightning's signature
-        """Lock the run folder, once the ranks have joined.
+        """Lock the run folder, after the ranks have joined.
 
         Raises:
-            RunError: on every rank, if the folder cannot be had, or if its newest checkpoint is damaged.
+            RunError: on every rank, if the folder cannot be written or is in use, or its newest checkpoint is damaged.
         """
         if stage != "fit" or pl_trainer.fast_dev_run:
             return
-        # Its handler of SIGTERM broadcasts from within the handler, and that of SIGUSR1 requeues the job.
-        connector = pl_trainer._signal_connector  # noqa: SLF001 -- there is no public way
+        # Lightning's SIGTERM handler broadcasts from within the handler, and its SIGUSR1 handler requeues the job.
+        connector = pl_trainer._signal_connector  # noqa: SLF001 -- Lightning has no public API for it
         connector.register_signal_handlers = lambda: None
         self._stack.callback(delattr, connector, "register_signal_handlers")
         self._joined = self._stack.enter_context(joined_ranks(self._next_folder, timeout=self._timeout))
@@ -138,7 +139,7 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
         self._place = self._saved = None
 
     def on_fit_start(self, pl_trainer: Any, pl_module: Any) -> None:
-        """Identify the run, and seed for its first epoch."""
+        """Identify the run, and seed for the first epoch."""
         if self._joined is None:
             return
         comm, path = self._joined.comm, self._joined.folder.path
@@ -148,15 +149,15 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
         self._place = LightningPlace(pl_trainer, pl_module, comm, seed=self._begun["seed"])
 
     def on_sanity_check_end(self, pl_trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """Seed anew for the first epoch, after random numbers that a resumed fit does not draw."""
+        """Seed again for the first epoch, because a resumed fit does not draw the sanity check's random numbers."""
         if self._place:
             self._place.seed()
 
     def on_train_start(self, pl_trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """Begin the attempt, at the place in the epoch at which it was saved.
+        """Begin the attempt at the saved position in the epoch.
 
         Raises:
-            Stopped: on every rank, if an earlier ``fit`` of the process was asked to stop after its last step.
+            Stopped: on every rank, if a stop request arrived after the last step of an earlier ``fit`` of the process.
         """
         self._begin(pl_trainer)
         if self._joined:
@@ -168,7 +169,7 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
         self._saved = None
 
     def on_train_epoch_start(self, pl_trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """Stop if that was agreed at the end of the last epoch, whose records are written now."""
+        """Stop if the ranks agreed to at the end of the last epoch, whose records are now written."""
         if self._reason:
             self._stop()
         if self._place:
@@ -176,15 +177,15 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
         self._checked_at = time.monotonic()
 
     def on_train_batch_end(self, pl_trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
-        """Stop if the ranks agree on that, behind a batch in which an optimiser has stepped.
+        """Save and stop if the ranks agree to, after a batch in which an optimizer has stepped.
 
         Raises:
-            Stopped: on every rank; everything is saved then.
+            Stopped: on every rank, if the ranks agree to stop; the run is saved first.
         """
         stepped, self._step = pl_trainer.global_step > self._step, pl_trainer.global_step
         if self._joined is None or not stepped or pl_trainer.is_last_batch:  # the end of the epoch is near
             return
-        if _validation_is_due(pl_trainer, batch_idx):  # which a resumed run would not make
+        if _validation_is_due(pl_trainer, batch_idx):  # a resumed run would skip the validation
             return
         is_alone = self._joined.comm.world.size == 1
         if self._step - self._checked >= self._pace.steps or (is_alone and self._joined.request.reason):
@@ -194,7 +195,7 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
                 self._stop()
 
     def on_train_epoch_end(self, pl_trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """Save, and let the ranks agree whether to stop."""
+        """Save, and vote whether to stop."""
         if self._joined is None:
             return
         self._step = pl_trainer.global_step
@@ -202,7 +203,7 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
         self._agree()
 
     def on_exception(self, pl_trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
-        """Record the error, or that the run has stopped; free the folder."""
+        """Record the error or the stop, and unlock the run folder."""
         self._joined = None
         if isinstance(exception, SlipwayError):
             exception.in_training = self._step > self._start
@@ -212,16 +213,16 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
         """Record that the run is done."""
         if self._joined is None or stage != "fit":
             return
-        self._begin(pl_trainer)  # not done before where nothing was left to train
+        self._begin(pl_trainer)  # not yet done if the run was already complete
         self._conclude(Reason.NONE)
         log.info("done at step %d", self._step)
         if self._place:
-            self._place.seed()  # the weights of the next fit do not depend on whether this one has trained
+            self._place.seed()  # the next fit's weights must not depend on whether this one has trained
         self._joined = None
         self._stack.close()
-        leave_at_exit()  # Lightning made the group, and destroys one of NCCL alone
+        leave_at_exit()  # Lightning created the process group, and destroys it only for NCCL
 
-    # Inside.
+    # Private helpers.
 
     @property
     def _next_folder(self) -> Path:
@@ -233,7 +234,7 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
         return str(newest / FILE) if newest else None
 
     def _begin(self, pl_trainer: Any) -> None:
-        """Make sure that the Trainer goes on where the folder's run was saved, and record the attempt."""
+        """Check that the Trainer continues from the folder's newest checkpoint, and record the attempt."""
         if self._joined is None or self._writer is not None:
             return
         comm, folder = self._joined.comm, self._joined.folder
@@ -242,11 +243,11 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
         resumed = str(pl_trainer.ckpt_path or "")
         is_other = bool(newest) and not resumed.startswith(newest)
         if any(all_gather_json(comm, is_other or is_of_another(resumed, folder.path))):
-            held = f"a run, saved in {newest}" if newest else "no run yet"
+            held = f"a run with checkpoint {newest}" if newest else "no run yet"
             error = SessionError(
                 "not-resumed",
-                f"{folder.path} holds {held}, and the Trainer began from {resumed or 'nothing'}: "
-                "trainer.fit(model, ckpt_path=callback.ckpt_path), or SlipwayCallback(folder=...) for another one.",
+                f"{folder.path} holds {held}, but the Trainer began from {resumed or 'nothing'}. "
+                "Use trainer.fit(model, ckpt_path=callback.ckpt_path), or SlipwayCallback(folder=...) for another run.",
             )
             error.raised_on_all_ranks = True
             raise error
@@ -280,7 +281,7 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
         self._checked, self._checked_at = self._step, time.monotonic()
 
     def _save(self, pl_trainer: Any) -> None:
-        """Let Lightning save on all ranks, under a name that is never read; rank 0 gives it its own."""
+        """Save on all ranks through Lightning, under a temporary name that is never read; rank 0 then renames it."""
         assert self._joined
         assert self._writer
         assert self._place
@@ -296,7 +297,7 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
         assert self._joined
         reason = self._reason
         self._conclude(reason)
-        log.info("stopped (%s) at step %d, saved; the same command continues", reason.word, self._step)
+        log.info("stopped (%s) at step %d, saved; run the same command to resume", reason.word, self._step)
         ranks = self._joined.comm.world.size
         raise Stopped(self._joined.environment.exit_code(reason, ranks=ranks), reason)
 
@@ -306,7 +307,7 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
 
 
 def _validation_is_due(pl_trainer: Any, batch_idx: int) -> bool:
-    """Return whether the Trainer validates after this batch, and not after the next one too."""
+    """Return whether the Trainer validates after this batch, and not also after the next one."""
     every = pl_trainer.val_check_batch or 0
     done = batch_idx if pl_trainer.check_val_every_n_epoch else pl_trainer.fit_loop.total_batch_idx
     return every > 1 and (done + 1) % every == 0

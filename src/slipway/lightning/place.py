@@ -1,7 +1,7 @@
-"""Where Lightning's Trainer stands: random numbers by epoch, and the batches of an epoch that were trained already.
+"""Position of a Lightning Trainer: random numbers of each epoch, and the batches of an epoch already trained.
 
-Lightning saves neither generators nor, of most loaders, the place in an epoch. ``SlipwayCallback`` calls these methods
-in its hooks of the same names.
+Lightning saves neither random generators nor, for most loaders, the position in an epoch. ``SlipwayCallback`` calls
+these methods in its hooks of the same names.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from slipway.rng.seeding import Generators, Purpose
 log = logging.getLogger(__name__)
 
 Saved = dict[str, Any]
-"""What the callback's state in a checkpoint says.
+"""The callback's state in a checkpoint.
 
-``batch``: batches done in the epoch, 0 at its end. ``generators``: of each rank. ``should_stop``: whether a callback
-has ended the training, as EarlyStopping does.
+``batch``: batches done in the epoch, 0 at its end. ``generators``: generator states of each rank. ``should_stop``:
+whether a callback, such as EarlyStopping, has ended the training.
 """
 
 
 class LightningPlace:
-    """The place of a fit on this rank."""
+    """Position of a fit on this rank."""
 
     def __init__(self, trainer: Any, module: Any, comm: Communicator, *, seed: int) -> None:
-        """Seed for the first epoch, whose loader the Trainer begins to iterate before any hook of the epoch.
+        """Seed for the first epoch, because the Trainer starts to iterate its loader before any hook of the epoch.
 
         Args:
-            trainer: Lightning's.
-            module: that trains, on its device.
-            comm: of this rank.
-            seed: of the run.
+            trainer: Lightning's Trainer.
+            module: the LightningModule, on its device.
+            comm: communicator of this rank.
+            seed: the run's seed.
         """
         self._trainer, self._comm = trainer, comm
         self._generators = Generators(seed, comm.world.rank, module.parameters())
@@ -42,28 +42,28 @@ class LightningPlace:
         self.seed()
 
     def seed(self) -> None:
-        """Seed for the epoch that begins."""
+        """Seed the generators for the current epoch."""
         self._generators.seed(Purpose.EPOCH, self._trainer.current_epoch)
 
     def save(self) -> Saved:
-        """Return the place; all ranks call this, where a checkpoint is written."""
+        """Return the position for a checkpoint; all ranks must call this."""
         progress = self._trainer.fit_loop.epoch_loop.batch_progress
         batch = 0 if progress.is_last_batch else progress.current.ready
         generators = all_gather_json(self._comm, self._generators.capture() if batch else None)
         return {"batch": batch, "generators": generators, "should_stop": self._trainer.should_stop}
 
     def on_train_epoch_start(self) -> None:
-        """Begin an epoch: its random numbers depend on nothing before."""
+        """Seed for the epoch, so that its random numbers do not depend on earlier epochs."""
         self.seed()
         if self._is_first and self._trainer.current_epoch and self._can_replay:
-            iter(self._fetcher)  # the Trainer has begun to iterate, under other seeds, in a resumed run alone
+            iter(self._fetcher)  # in a resumed run only, the Trainer has started to iterate with other seeds
         self._is_first = False
 
     def on_train_start(self, saved: Saved | None) -> None:
-        """Come to the place in the epoch at which a checkpoint was saved; ``saved`` there, None if it says nothing."""
+        """Advance to the saved position in the epoch; ``saved`` is the checkpoint's state, None if it has none."""
         self._warn_of_plateaus()
         if saved and saved.get("should_stop"):
-            log.info("a callback has ended the training early, and so the run is done")
+            log.info("a callback ended the training early in an earlier attempt, so the run is done")
             self._trainer.should_stop = True
         progress = self._trainer.fit_loop.epoch_loop.batch_progress
         done = 0 if progress.is_last_batch else progress.current.ready
@@ -81,7 +81,7 @@ class LightningPlace:
             self._warn_of_middle(done, generators)
         self._is_first = False
 
-    # Inside.
+    # Private helpers.
 
     @property
     def _fetcher(self) -> Any:
@@ -93,21 +93,21 @@ class LightningPlace:
 
     @property
     def _is_stateful(self) -> bool:
-        """Whether the loaders keep their place themselves, which the Trainer saves."""
+        """Whether the loaders track their own position, which the Trainer saves."""
         found = self._loaders
         return bool(found) and all(hasattr(each, "state_dict") and hasattr(each, "load_state_dict") for each in found)
 
     @property
     def _can_replay(self) -> bool:
-        """Whether batches can be taken here: not if the training step takes them itself (``dataloader_iter``)."""
+        """Whether batches can be fetched here; not if the training step fetches them itself (``dataloader_iter``)."""
         return not self._is_stateful and hasattr(self._fetcher, "batches")
 
     def _replay(self, done: int) -> None:
-        """Iterate anew, under the seeds of the epoch, and drop the batches that were trained."""
+        """Iterate again with the seeds of the epoch, and drop the batches already trained."""
         if self._comm.world.is_root:
-            warn(log, "slow-resume", "%d batches that were trained are fetched again and dropped", done)
+            warn(log, "slow-resume", "fetching and dropping %d batches that were already trained", done)
         fetcher = self._fetcher
-        for loader in self._loaders:  # the Trainer names the epoch to samplers only after this
+        for loader in self._loaders:  # the Trainer calls set_epoch only after this
             for holder in (loader, getattr(loader, "batch_sampler", None)):
                 sampler: Any = getattr(holder, "sampler", None)
                 if hasattr(sampler, "set_epoch"):
@@ -115,20 +115,20 @@ class LightningPlace:
         self.seed()
         iter(fetcher)
         if not self._trainer.current_epoch:
-            self.seed()  # as on_train_epoch_start does; later epochs are iterated after that
+            self.seed()  # as on_train_epoch_start does, after which later epochs are iterated
         for _ in range(done):
             next(fetcher)
-        fetcher.fetched -= done  # the Trainer adds them
+        fetcher.fetched -= done  # the Trainer adds them again
 
     def _warn_of_middle(self, done: int, generators: list[Any]) -> None:
-        why = "its checkpoint, or this training step, lets no batches be skipped"
+        why = "the checkpoint or the training step does not permit skipping batches"
         if generators and len(generators) != self._comm.world.size:
-            why = f"it was saved on {len(generators)} rank(s), and runs on {self._comm.world.size}"
+            why = f"the run was saved on {len(generators)} rank(s) and continues on {self._comm.world.size}"
         if self._comm.world.is_root:
             warn(
                 log,
                 "lightning-inexact",
-                "resumed after %d batches of epoch %d, not exactly: %s. Samples of this epoch may be seen twice "
+                "resumed inexactly after %d batches of epoch %d: %s. Samples of this epoch may be trained twice "
                 "or not at all, and random numbers differ",
                 *(done, self._trainer.current_epoch, why),
             )
@@ -139,5 +139,5 @@ class LightningPlace:
             warn(
                 log,
                 "lightning-inexact",
-                "ReduceLROnPlateau misses one of its steps each time that the run is resumed from the end of an epoch",
+                "ReduceLROnPlateau misses one step each time the run resumes from the end of an epoch",
             )

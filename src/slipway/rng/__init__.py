@@ -1,1 +1,1 @@
-"""Random number generators: seeded by the place in training, captured and restored."""
+"""Random number generators: seed them by the position in training, capture and restore their state."""

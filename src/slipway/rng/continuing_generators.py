@@ -1,4 +1,4 @@
-"""Generators of loaders that a script iterates without ``session.batches``: they continue from pass to pass."""
+"""Warn of loaders, iterated without ``session.batches``, whose generators continue from pass to pass."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from slipway.rng.seeding import state_digest
 log = logging.getLogger(__name__)
 
 seeded_loaders: WeakSet[DataLoader[Any]] = WeakSet()
-"""Loaders whose generators a session seeds before each pass."""
+"""Loaders whose generators a session seeds before each pass, so that no warning is needed."""
 
 
 def generators_of(loader: DataLoader[Any]) -> list[torch.Generator]:
-    """Return the generators that were given to ``loader`` and its samplers."""
+    """Return the generators that were passed to ``loader`` and its samplers."""
     inner = getattr(loader.batch_sampler, "sampler", None)
     owners = (loader, loader.sampler, loader.batch_sampler, inner)
     found = [getattr(owner, "generator", None) for owner in owners]
@@ -30,9 +30,10 @@ def generators_of(loader: DataLoader[Any]) -> list[torch.Generator]:
 
 @contextlib.contextmanager
 def watched_generators(saved: Iterable[object]) -> Iterator[None]:
-    """Warn, while a session is open, of a loader whose generator begins a later pass in another state than the first.
+    """Warn, while a session is open, if a loader's generator starts a later pass in a different state than the first.
 
-    Seeded anew by the script for each pass, or in ``saved``, it would be the same after a resume.
+    Such a pass differs after a resume. It would not if the script seeded the generator before each pass, or if the
+    generator were in ``saved``.
     """
     known = {*map(id, saved)}
     first: dict[int, tuple[torch.Generator, int]] = {}
@@ -48,8 +49,8 @@ def watched_generators(saved: Iterable[object]) -> Iterator[None]:
                     warn(
                         log,
                         "unsaved-generator",
-                        "a generator that was given to a loader continues from pass to pass, and is not restored: seed "
-                        "it before each pass, or iterate the loader by session.batches",
+                        "a generator that was passed to a loader continues from pass to pass, and is not restored: "
+                        "seed it before each pass, or iterate the loader with session.batches",
                     )
                     break
         return iterate(loader)

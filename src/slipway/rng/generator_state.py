@@ -1,4 +1,4 @@
-"""The state of random number generators that a script draws from by itself: of torch, numpy and Python."""
+"""Save and restore the state of a user script's own random number generators (torch, NumPy, Python)."""
 
 from __future__ import annotations
 
@@ -15,82 +15,82 @@ from slipway.rng.loader_generators import is_own_generator
 
 
 class TorchGenerator:
-    """A ``torch.Generator``."""
+    """State-dict adapter of a ``torch.Generator``."""
 
     def __init__(self, generator: torch.Generator) -> None:
-        """Save ``generator``."""
+        """Wrap ``generator``."""
         self._generator = generator
 
     def state_dict(self) -> dict[str, Any]:
-        """Return its state: uint8 [n]."""
+        """Return the generator's state, uint8 [n], under the key ``state``."""
         return {"state": self._generator.get_state()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take a state over."""
+        """Restore a state from ``state_dict``."""
         self._generator.set_state(torch.as_tensor(state_dict["state"]))
 
     def seed(self, seed: int) -> None:
-        """Begin anew with ``seed``, of 63 bits."""
+        """Seed the generator with ``seed``, of 63 bits."""
         self._generator.manual_seed(seed)
 
 
 class NumpyGenerator:
-    """A ``numpy.random.Generator``."""
+    """State-dict adapter of a ``numpy.random.Generator``."""
 
     def __init__(self, generator: np.random.Generator) -> None:
-        """Save ``generator``."""
+        """Wrap ``generator``."""
         self._generator = generator
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of its bit generator."""
+        """Return the state of the bit generator."""
         return dict(self._generator.bit_generator.state)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take a state over."""
+        """Restore a state from ``state_dict``."""
         self._generator.bit_generator.state = dict(state_dict)
 
     def seed(self, seed: int) -> None:
-        """Begin anew with ``seed``, of 63 bits."""
+        """Seed the generator with ``seed``, of 63 bits."""
         self.load_state_dict(type(self._generator.bit_generator)(seed).state)
 
 
 class NumpyRandomState:
-    """A ``numpy.random.RandomState``."""
+    """State-dict adapter of a ``numpy.random.RandomState``."""
 
     def __init__(self, generator: np.random.RandomState) -> None:
-        """Save ``generator``."""
+        """Wrap ``generator``."""
         self._generator = generator
 
     def state_dict(self) -> dict[str, Any]:
-        """Return its state."""
+        """Return the generator's state."""
         return dict(self._generator.get_state(legacy=False))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take a state over."""
+        """Restore a state from ``state_dict``."""
         self._generator.set_state(state_dict)
 
     def seed(self, seed: int) -> None:
-        """Begin anew with ``seed``, of 63 bits."""
+        """Seed the generator with the low 32 of the 63 bits of ``seed``."""
         self._generator.seed(seed & 0xFFFFFFFF)
 
 
 class PythonGenerator:
-    """A ``random.Random``."""
+    """State-dict adapter of a ``random.Random``."""
 
     def __init__(self, generator: random.Random) -> None:
-        """Save ``generator``."""
+        """Wrap ``generator``."""
         self._generator = generator
 
     def state_dict(self) -> dict[str, Any]:
-        """Return its state."""
+        """Return the generator's state under the key ``state``."""
         return {"state": self._generator.getstate()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take a state over."""
+        """Restore a state from ``state_dict``."""
         self._generator.setstate(state_dict["state"])
 
     def seed(self, seed: int) -> None:
-        """Begin anew with ``seed``, of 63 bits."""
+        """Seed the generator with ``seed``, of 63 bits."""
         self._generator.seed(seed)
 
 
@@ -103,23 +103,23 @@ GENERATORS: dict[type, Any] = {
 
 
 def wrapped(generator: Any) -> Any:
-    """Return what saves and restores ``generator``."""
+    """Return the state-dict adapter of ``generator``."""
     return GENERATORS[_kind_of(generator)](generator)
 
 
 class SavedGenerator(NamedTuple):
-    """A generator among other data. A checkpoint names this class: keep its name and fields."""
+    """Saved generator among other data. Checkpoints contain this class's name: keep its name and fields."""
 
     kind: str
-    """Name of the class that wraps it."""
+    """Name of the adapter class."""
     device: str
-    """Kind of device of a ``torch.Generator``, or ""."""
+    """Device type of a ``torch.Generator``, else ""."""
     state: dict[str, Any]
-    """With arrays for tensors."""
+    """State dict, with NumPy arrays instead of tensors."""
 
     @classmethod
     def of(cls, generator: Any) -> SavedGenerator:
-        """Return the state of ``generator``."""
+        """Return the saved form of ``generator``."""
         wrapper = wrapped(generator)
         device = generator.device.type if isinstance(generator, torch.Generator) else ""
         state = wrapper.state_dict().items()
@@ -127,7 +127,10 @@ class SavedGenerator(NamedTuple):
         return cls(type(wrapper).__name__, device, arrays)
 
     def restored(self, current: Any, device: torch.device) -> Any:
-        """Return a generator of this state: ``current`` if it is of the same kind, or else a new one, on ``device``."""
+        """Return a generator with this state: ``current`` if it is of the same kind, else a new one.
+
+        A new ``torch.Generator`` is on ``device`` if its type is the saved one, else on the saved device type.
+        """
         kind: Any = next(kind for kind, wrapper in GENERATORS.items() if wrapper.__name__ == self.kind)
         if isinstance(current, kind):
             found = current
@@ -146,24 +149,24 @@ def _kind_of(generator: Any) -> type:
 
 
 States = dict[str, Any]
-"""States of generators by name, as JSON."""
+"""States of generators by name, as JSON values."""
 
 
 class GivenGenerators:
-    """Those that a session was given, by name."""
+    """Generators that were passed to a session, by name."""
 
     def __init__(self, extra: Mapping[str, Any]) -> None:
-        """Take the generators among the objects ``extra``."""
+        """Select the generators among the objects in ``extra``."""
         self._generators = {name: wrapped(each) for name, each in extra.items() if is_own_generator(each)}
         self.begun: States = {}
-        """Their states at the beginning of the current epoch."""
+        """States at the beginning of the current epoch."""
 
     def begin_epoch(self) -> None:
-        """Keep their states."""
+        """Record the states at the beginning of an epoch."""
         self.begun = {name: _as_json(each.state_dict()) for name, each in self._generators.items()}
 
     def begin_again(self, begun: States) -> None:
-        """Restore the states that they had at the beginning of an epoch that is resumed."""
+        """Restore ``begun``, the states at the beginning of the resumed epoch."""
         self.begun = begun
         for name, each in self._generators.items():
             if name in begun:
@@ -171,7 +174,7 @@ class GivenGenerators:
 
 
 def _as_json(value: Any) -> Any:
-    """Return a state with text for its arrays, and a note of the kinds that JSON has not."""
+    """Return a state as JSON: arrays as base64 text, and tuples, tensors and arrays as tagged dictionaries."""
     if isinstance(value, dict):
         return {key: _as_json(each) for key, each in value.items()}
     if isinstance(value, tuple):

@@ -1,4 +1,4 @@
-"""The generators of random numbers that the parts of a loader hold: its data set, transforms, collate_fn, samplers."""
+"""Find and seed the random number generators in a loader's data set, transforms, collate_fn and samplers."""
 
 from __future__ import annotations
 
@@ -17,68 +17,68 @@ from slipway.base.environment import World
 from slipway.rng.seeding import derive, reseed, seed_generators, state_digest
 
 MAX_OBJECTS = 2000
-"""Objects that a search visits: those that are nearest to where it begins."""
+"""Maximum number of objects that a search visits, nearest first."""
 MAX_ITEMS = 64
-"""Items of a list or a dictionary that it visits: samples are not worth a search."""
+"""Maximum number of items that a search visits in a list or dictionary: it need not visit all samples."""
 LIBRARIES = frozenset({*sys.stdlib_module_names, "numpy", "torch", "slipway"}) - {"__main__"}
-"""Packages whose classes and functions hold no generators but the global ones."""
+"""Packages whose classes and functions contain only the global generators."""
 
 
 class OwnGenerators:
-    """The generators that parts of a loader hold, to be seeded by the place in training.
+    """Generators in the parts of a loader, which a session seeds by the position in training.
 
-    Where ranks have them in different states at the beginning, they stay different: they are meant to be.
+    If their initial states differ between ranks, they remain different, because this is intended.
     """
 
     def __init__(self, *parts: Any, without: Iterable[Any] = ()) -> None:
-        """Search ``parts``, leaving out the generators ``without``."""
+        """Search ``parts`` for generators, except those in ``without``."""
         left_out = {*map(id, without)}
         self.found = [generator for generator in own_generators(*parts) if id(generator) not in left_out]
         self._begun = [state_digest(generator) for generator in self.found]
 
     def seed(self, seed: int, world: World) -> None:
-        """Seed each by ``seed``, its number, and on several ranks by the state in which it was found."""
+        """Seed each generator from ``seed`` and its number, and on several ranks also from its initial state."""
         for number, (generator, begun) in enumerate(zip(self.found, self._begun, strict=True)):
             reseed(generator, derive(seed, number, *([begun] if world.size > 1 else [])))
 
 
 def reseed_all(generators: Iterable[Any], seed: int) -> None:
-    """Seed each of ``generators`` by ``seed`` and its number."""
+    """Seed each of ``generators`` from ``seed`` and its number."""
     for number, generator in enumerate(generators):
         reseed(generator, derive(seed, number))
 
 
 _of_worker: list[Any] = []
-"""Those of this worker process."""
+"""Generators in this worker process."""
 
 
 def watch_worker(*parts: Any) -> None:
-    """Let ``seed_worker`` seed the generators that ``parts`` of a loader hold in this worker process."""
+    """Register the generators in ``parts`` of a loader, so that ``seed_worker`` seeds them in this worker process."""
     _of_worker[:] = own_generators(*parts)
 
 
 def seed_worker(seed: int) -> None:
-    """Seed the generators of this worker process: the global ones, and those of the data set and ``collate_fn``."""
+    """Seed this worker process's generators: the global ones, and those of the data set and ``collate_fn``."""
     seed_generators(seed)
     reseed_all(_of_worker, seed)
 
 
 def own_generators(*parts: Any) -> list[Any]:
-    """Return the generators that can be reached from ``parts``, but for the global ones, nearest first.
+    """Return the generators that are reachable from ``parts``, nearest first, without the global ones.
 
-    The search follows attributes, short containers, closures, the global names that functions use, and ``zip`` and its
-    like: a data set that draws from a generator of its module is found as well as one with ``self.rng``.
+    The search follows attributes, containers, closures, the global names that functions use, and iterators such as
+    ``zip``. It therefore finds a generator at module level that a data set uses, as well as a data set's ``self.rng``.
     """
     return [found for found in reachable(parts) if is_own_generator(found)]
 
 
 def is_generator(value: Any) -> bool:
-    """Return whether ``value`` is a generator of random numbers that can be seeded."""
+    """Return whether ``value`` is a random number generator that can be seeded."""
     return isinstance(value, _kinds()) and not isinstance(value, random.SystemRandom)
 
 
 def is_own_generator(value: Any) -> bool:
-    """Return whether ``value`` is such a generator and not a global one, which a session seeds and saves."""
+    """Return whether ``value`` is a generator and not a global one; a session seeds and saves the global ones."""
     return is_generator(value) and id(value) not in _global_generators()
 
 
@@ -96,19 +96,19 @@ def _global_generators() -> set[int]:
 
 
 def reachable(parts: Iterable[Any]) -> Iterator[Any]:
-    """Yield the objects that can be reached from ``parts``, breadth first."""
+    """Yield the objects that are reachable from ``parts``, breadth first, at most MAX_OBJECTS."""
     waiting, seen = deque(parts), dict[int, Any]()
     while waiting and len(seen) < MAX_OBJECTS:
         value = waiting.popleft()
         if id(value) in seen or isinstance(value, (str, bytes, int, float, Tensor, ModuleType, type(None))):
             continue
-        seen[id(value)] = value  # kept, so that its number is not given to another object
+        seen[id(value)] = value  # keeps the object alive, so that no other object gets its id
         yield value
         waiting.extend(() if is_generator(value) or _of_library(value) else _parts(value))
 
 
 def _parts(value: Any) -> Iterable[Any]:
-    """Return what ``value`` refers to."""
+    """Return the objects that ``value`` refers to."""
     for kinds, parts in PARTS.items():
         if isinstance(value, kinds):
             return parts(value)
@@ -120,7 +120,7 @@ def _first(values: Iterable[Any]) -> list[Any]:
 
 
 def attributes_of(value: Any) -> dict[str, Any]:
-    """Return the attributes of ``value`` by name, without those of its class."""
+    """Return the instance attributes of ``value`` by name, including slots, without class attributes."""
     slots = [
         name for cls in type(value).__mro__ for name in vars(cls).get("__slots__", ()) if not name.startswith("__")
     ]
@@ -128,7 +128,7 @@ def attributes_of(value: Any) -> dict[str, Any]:
 
 
 def _used_by(function: FunctionType) -> list[Any]:
-    """Return what a function refers to: its defaults, its closure, and the globals that its code names."""
+    """Return the objects that a function refers to: its defaults, its closure, and the globals that its code names."""
     cells = [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
     known = function.__globals__
     named = [known[name] for name in _names(function.__code__) if name in known]
@@ -136,7 +136,7 @@ def _used_by(function: FunctionType) -> list[Any]:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """Yield the names in ``code``, and in the functions within it."""
+    """Yield the names in ``code`` and in its nested functions."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -144,7 +144,7 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def _of_library(value: Any) -> bool:
-    """Return whether ``value`` is a class or a function of one of LIBRARIES."""
+    """Return whether ``value`` is a class or function from one of LIBRARIES."""
     return isinstance(value, (type, FunctionType)) and (str(value.__module__).partition(".")[0] in LIBRARIES)
 
 
@@ -161,4 +161,4 @@ PARTS: dict[type | tuple[type, ...], Callable[[Any], Iterable[Any]]] = {
     GeneratorType: lambda value: value.gi_frame.f_locals.values() if value.gi_frame else (),
     type: lambda value: vars(value).values(),
 }
-"""What objects of a kind refer to; others have attributes and classes."""
+"""Functions that return the references of an object, by its kind. For other kinds: attributes and classes."""

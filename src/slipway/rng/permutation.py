@@ -1,4 +1,4 @@
-"""A random order of any number of samples, of which each part is computed when it is asked for."""
+"""Random permutation of any number of samples, computed lazily block by block."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from torch import Tensor
 from slipway.rng.seeding import FIRST, INCREMENT, SECOND, derive
 
 BLOCK = 1 << 15
-"""Places that are computed at a time. A batch by itself takes several times as long for each of them; more would be
-divided among threads by torch, which costs more than it gives."""
+"""Positions that are computed at once. A block of one batch takes several times as long per position. torch would
+divide a larger block among threads, which costs more than it saves."""
 ROUNDS = 6
-"""Of the cipher. Orders of very few samples are biased: of three or four with four rounds, of five or six with six."""
+"""Rounds of the cipher. For very few samples orders are biased: three or four with 4 rounds, five or six with 6."""
 LARGEST = 1 << 62
 LARGE = 1 << 20
-"""Samples above which the order of an epoch is such a permutation; fewer are soon shuffled in a table."""
+"""Number of samples above which an epoch's order is such a permutation; fewer are quickly shuffled in a table."""
 
 _INCREMENT, _FIRST, _SECOND = (word - (1 << 64) for word in (INCREMENT, FIRST, SECOND))
-"""Words of SplitMix64 as int64."""
+"""Constants of SplitMix64 as int64."""
 
 
 class Permutation(Sequence[int]):
-    """A permutation of 0 to n - 1 that a key selects; nothing of it is kept but the block in use.
+    """Permutation of 0 to n - 1 that a key selects; only the current block is kept in memory.
 
-    It is a Feistel network on pairs of digits of mixed radix, whose product is little more than n; a result that is not
-    below n is enciphered again until it is. Source: J. Black, P. Rogaway, Ciphers with arbitrary finite domains,
-    CT-RSA 2002.
+    It is a Feistel network on pairs of mixed-radix digits. The product of the radices is slightly more than n. A result
+    that is not below n is enciphered again until it is (cycle walking). Source: J. Black, P. Rogaway, Ciphers with
+    arbitrary finite domains, CT-RSA 2002.
     """
 
     def __init__(self, length: int, *, key: int) -> None:
-        """Select one of ``length`` numbers.
+        """Select the permutation of ``length`` numbers by ``key``.
 
         Raises:
-            ValueError: for a negative length, or one above 2**62.
+            ValueError: if ``length`` is negative or above 2**62.
         """
         if not 0 <= length <= LARGEST:
-            raise ValueError(f"a permutation of {length} numbers: there must be 0 to 2**62")
+            raise ValueError(f"a permutation of {length} numbers: the length must be from 0 to 2**62")
         self._length = length
         self._left = max(1, math.isqrt(max(0, length - 1)) + 1)
         self._right = max(1, -(-length // self._left))
@@ -47,7 +47,7 @@ class Permutation(Sequence[int]):
         self._number, self._block = -1, torch.empty(0, dtype=torch.int64)
 
     def __len__(self) -> int:
-        """Return how many numbers it permutes."""
+        """Return the number of permuted numbers."""
         return self._length
 
     @overload
@@ -57,24 +57,24 @@ class Permutation(Sequence[int]):
     def __getitem__(self, place: slice) -> list[int]: ...
 
     def __getitem__(self, place: int | slice) -> int | list[int]:
-        """Return the number at ``place``, or those of a slice."""
+        """Return the number at the position ``place``, or the list of those in a slice of step 1."""
         if isinstance(place, slice):
             begin, end, step = place.indices(self._length)
             if step != 1:
-                raise ValueError("a permutation gives slices of step 1")
+                raise ValueError("a permutation supports only slices of step 1")
             return self.between(begin, end).tolist()
         if not -self._length <= place < self._length:
-            raise IndexError(f"{place} of {self._length} numbers")
+            raise IndexError(f"index {place} is out of range for {self._length} numbers")
         place %= self._length
         return int(self.between(place, place + 1))
 
     def __iter__(self) -> Iterator[int]:
-        """Yield all numbers."""
+        """Yield all numbers in permuted order."""
         for begin in range(0, self._length, BLOCK):
             yield from self[begin : begin + BLOCK]
 
     def between(self, begin: int, end: int) -> Tensor:
-        """Return the numbers at the places from ``begin`` to before ``end``: int64 [end - begin]."""
+        """Return the numbers at positions ``begin`` to ``end`` - 1: int64 [end - begin]."""
         end = min(end, self._length)
         parts = [
             self._at_block(number)[max(0, begin - number * BLOCK) : end - number * BLOCK]
@@ -90,7 +90,7 @@ class Permutation(Sequence[int]):
         return self._block
 
     def _decided(self, numbers: Tensor) -> Tensor:
-        """Return what ``numbers``, int64 [n], become."""
+        """Return the permuted ``numbers``, int64 [n], by cycle walking."""
         numbers = self._enciphered(numbers)
         while len(outside := (numbers >= self._length).nonzero()[:, 0]):
             numbers[outside] = self._enciphered(numbers[outside])
@@ -108,10 +108,10 @@ class Permutation(Sequence[int]):
 
 
 def hashed(numbers: Tensor, key: int) -> Tensor:
-    """Return 32 bits that depend on each of ``numbers``, int64, and on ``key``: int64 of the same shape."""
+    """Return a 32-bit hash of each of ``numbers``, int64, and ``key``: int64 of the same shape."""
     state = numbers * _INCREMENT
     state += key
-    state ^= (state >> 30) & ((1 << 34) - 1)  # torch shifts the sign in
+    state ^= (state >> 30) & ((1 << 34) - 1)  # torch's shift extends the sign
     state *= _FIRST
     state ^= (state >> 27) & ((1 << 37) - 1)
     state *= _SECOND
@@ -121,7 +121,7 @@ def hashed(numbers: Tensor, key: int) -> Tensor:
 
 
 def _add(digits: Tensor, bits: Tensor, *, modulus: int) -> None:
-    """Add to each of ``digits`` one from 0 to ``modulus`` - 1, by its 32 ``bits``."""
+    """Add to each of ``digits``, modulo ``modulus`` and in place, a digit that its 32 ``bits`` select."""
     bits *= modulus
     bits >>= 32
     digits += bits

@@ -1,4 +1,4 @@
-"""The global generators of random numbers: seeded by the place in training, and in mid-epoch captured and restored."""
+"""Seed the global random number generators by the position in training; capture and restore them within an epoch."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from torch import Tensor
 
 MASK = (1 << 64) - 1
 INCREMENT, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-"""Words of SplitMix64: its step, and the multipliers of its finaliser.
+"""Constants of SplitMix64: the increment and the multipliers of the finalizer.
 
 Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
 """
 
 
 class Purpose(IntEnum):
-    """What a seed is for, so that seeds of equal epoch and batch differ."""
+    """Purpose of a seed, so that seeds for the same epoch and batch differ."""
 
     EPOCH = 0
     """Code of an epoch before ``batches``."""
     ORDER = 1
-    """The order of the samples; the same on all ranks."""
+    """Order of the samples; the same on all ranks."""
     FETCH = 2
-    """The samples of a batch, in a worker process."""
+    """Samples of a batch that a worker process fetches."""
     BODY = 3
-    """The body of the loop: dropout, noise; and samples that the rank itself fetches."""
+    """Loop body (dropout, noise), and samples that the rank itself fetches."""
     VALIDATION = 4
-    """What comes after the batches of an epoch."""
+    """Code after the batches of an epoch."""
     WORKER = 5
-    """A worker process where it starts: ``get_worker_info().seed``."""
+    """Start of a worker process: ``get_worker_info().seed``."""
     AFTER = 6
-    """What comes after the epochs, and after the session: the models of the next one, say; the same on all ranks."""
+    """Code after the epochs and after the session, such as the next session's models; the same on all ranks."""
 
 
 def derive(*key: int) -> int:
-    """Return 63 bits that depend on each number of ``key``, by the finaliser of SplitMix64."""
+    """Return a 63-bit hash of the numbers in ``key``, computed with the finalizer of SplitMix64."""
     state = 0
     for number in key:
         state = (state + number + INCREMENT) & MASK
@@ -53,7 +53,7 @@ def derive(*key: int) -> int:
 
 
 def seed_generators(seed: int, devices: Iterable[torch.Generator] = ()) -> None:
-    """Seed the global generators of Python, of numpy where it is loaded, and of torch: for CPUs, and ``devices``."""
+    """Seed the global generators of Python, of NumPy if it is imported, and of torch for the CPU and ``devices``."""
     random.seed(seed)
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed(seed & 0xFFFFFFFF)
@@ -63,19 +63,19 @@ def seed_generators(seed: int, devices: Iterable[torch.Generator] = ()) -> None:
 
 
 def reseed(generator: Any, seed: int) -> None:
-    """Seed a generator of torch, numpy or Python."""
+    """Seed a generator of torch, NumPy or Python."""
     if isinstance(generator, torch.Generator):
         generator.manual_seed(seed)
     elif isinstance(generator, random.Random):
         generator.seed(seed)
-    elif hasattr(generator, "bit_generator"):  # numpy's Generator
+    elif hasattr(generator, "bit_generator"):  # NumPy's Generator
         generator.bit_generator.state = type(generator.bit_generator)(seed).state
-    else:  # numpy's RandomState
+    else:  # NumPy's RandomState
         generator.seed(seed & 0xFFFFFFFF)
 
 
 def state_digest(generator: Any) -> int:
-    """Return 32 bits that depend on the state of a generator of torch, numpy or Python."""
+    """Return a 32-bit checksum of the state of a generator of torch, NumPy or Python."""
     if isinstance(generator, torch.Generator):
         state: Any = generator.get_state().numpy().tobytes()
     elif isinstance(generator, random.Random):
@@ -88,21 +88,21 @@ def state_digest(generator: Any) -> int:
 
 
 class Generators:
-    """The global generators of this process: Python's, numpy's where it is loaded, torch's, and those of its GPUs."""
+    """Global generators of this process: Python's, NumPy's if it is imported, torch's CPU generator and its GPUs'."""
 
     def __init__(self, seed: int, rank: int, tensors: Iterable[Tensor]) -> None:
-        """Seed by ``seed`` and ``rank``; the GPUs are those on which ``tensors`` are."""
+        """Use ``seed`` and ``rank`` in all seeds, and the generators of the GPUs that hold ``tensors``."""
         self._key = seed, rank
         indices = {tensor.device.index for tensor in tensors if tensor.is_cuda}
         self._devices = [torch.cuda.default_generators[index] for index in sorted(indices)]
 
     def seed(self, purpose: Purpose, *place: int) -> None:
-        """Seed all of them, for a purpose at a place: differently on each rank, except after the training."""
+        """Seed all generators for a purpose at a position; seeds differ between ranks except for Purpose.AFTER."""
         seed, rank = self._key
         seed_generators(derive(seed, purpose, *place, 0 if purpose is Purpose.AFTER else rank), self._devices)
 
     def capture(self) -> dict[str, Any]:
-        """Return their states, as JSON of some kilobytes."""
+        """Return all states as a JSON value of a few kilobytes."""
         version, words, gauss = random.getstate()
         found: dict[str, Any] = {"python": [version, _pack(array("I", words).tobytes()), gauss]}
         if numpy := sys.modules.get("numpy"):
@@ -114,11 +114,11 @@ class Generators:
         return found
 
     def restore(self, found: dict[str, Any]) -> None:
-        """Bring them to what ``capture`` returned; numpy and GPUs that were not in use then stay as they are."""
+        """Restore the states from ``capture``; NumPy and GPUs that it did not capture remain unchanged."""
         version, words, gauss = found["python"]
         random.setstate((version, tuple(array("I", _unpack(words))), gauss))
         if "numpy" in found:
-            import numpy as np  # noqa: PLC0415 -- only if the script has loaded it before
+            import numpy as np  # noqa: PLC0415 -- only if the script had imported it
 
             name, key, *rest = found["numpy"]
             np.random.set_state((name, np.frombuffer(_unpack(key), dtype=np.uint32), *rest))  # noqa: NPY002 -- the global one

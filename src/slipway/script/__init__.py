@@ -1,1 +1,1 @@
-"""The parts of a session: opening, loops, what a script logs."""
+"""Internals of ``slipway.Session``: opening a run folder, loops, logged values."""

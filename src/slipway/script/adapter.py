@@ -1,4 +1,4 @@
-"""What a script with a session tells its run: where it stands in its data, what it logs, what a checkpoint holds."""
+"""Adapter that connects a user script to its Run: data position, logged values, checkpoint contents."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch import Tensor
 from slipway.base.errors import SessionError
 from slipway.base.goodput import describe, read_goodput
 from slipway.base.status import Status
-from slipway.checkpoint.folder import Checkpoint
+from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.header import Header, Position
-from slipway.checks.skipping import Scalers
+from slipway.checks.skipped_steps import Scalers
 from slipway.data.feed import Feed
 from slipway.dist.collectives import all_gather_json
 from slipway.rng.generator_state import GivenGenerators, States
@@ -21,17 +21,17 @@ from slipway.rng.seeding import Generators, Purpose
 from slipway.run.identity import facts_of
 from slipway.run.metrics import Record
 from slipway.run.program import Speed
-from slipway.script.means import Means, Part
 from slipway.script.opening import Opened
+from slipway.script.pass_means import Means, Part
+from slipway.script.step_metrics import Sums, Window
 from slipway.script.terminal import ProgressLine
-from slipway.script.window import Sums, Window
 from slipway.state.pending_gradients import PendingGradients
 
 log = logging.getLogger(__name__)
 
 
 class Script:
-    """A script as its run sees it (slipway.run.program.Program)."""
+    """Implementation of ``slipway.run.program.Program`` for a user script."""
 
     def __init__(
         self,
@@ -44,23 +44,23 @@ class Script:
         repeat_epoch: bool,
         allow_nonfinite: bool,
     ) -> None:
-        """Go on from what was found when the run folder was opened.
+        """Continue from the checkpoint that was found when the run folder was opened.
 
         Args:
-            opened: that.
-            optimizers: of which the first one's learning rate is recorded.
-            scalers: of the loss, whose skipped steps may log inf or nan.
+            opened: the opened run folder.
+            optimizers: the session's optimizers. Records contain the learning rate of the first one.
+            scalers: GradScalers. The script may log inf or nan in a step that one of them skips.
             extra: other objects of the script, by name.
-            parameters: tensors whose devices are those that the script computes on.
-            repeat_epoch: see Session, as for the others.
-            allow_nonfinite: see there.
+            parameters: the models' parameters. Their devices are those on which the script computes.
+            repeat_epoch: see Session.
+            allow_nonfinite: see Session.
         """
         self._comm, self._goodput = opened.comm, opened.folder.goodput
         self._objects, self._optimizers, self.parameters = opened.objects, optimizers, parameters
         self._seed, self._allow_nonfinite = opened.seed, allow_nonfinite
         world, facts = opened.comm.world, opened.found.facts
         self.start = opened.found.position
-        """Where this rank goes on."""
+        """Position at which this rank continues."""
         self.feed = Feed(world, seed=opened.seed, repeat_epoch=repeat_epoch)
         self._carried = facts.get("window", [])
         self.window = Window(world.rank, world.size, self._carried)
@@ -72,16 +72,16 @@ class Script:
         self._saved_generators: dict[str, Any] | None = None
         self._given_generators = GivenGenerators(extra)
         self._begun_generators: States | None = None
-        """Those of the epoch that is resumed, where it began."""
+        """States of the given generators at the beginning of the resumed epoch."""
         self.is_resumed = "feed" in facts
-        """Whether a run was found that a session has saved."""
+        """Whether the run folder holds a run that a session has saved."""
         self.lowest = [0, 0]
-        """Where the rank stood that was the last when the run was saved: the pass, and its batches done."""
+        """Position of the slowest rank when the run was saved: the pass number and its batches done."""
         self.left_early: dict[int, int] = {}
-        """The calls of ``epochs`` and ``steps`` that the script has left by ``break``, and after how many of them."""
+        """Calls of ``epochs`` and ``steps`` that the script has left by ``break``: call number to iterations done."""
         self.pending = PendingGradients(parameters, optimizers, carried=facts.get("carries_gradients"))
         self.before_saves: list[Callable[[], None]] = []
-        """What looks for something to say before the run is saved."""
+        """Functions to call before the run is saved; they may log warnings."""
         if self.is_resumed:
             self.left_early = dict(facts["left_early"])
             self.lowest = min(place[:2] for place in facts["feed"]["places"])
@@ -93,10 +93,10 @@ class Script:
         self._places: list[list[Any]] = []
         self._progress = ProgressLine()
         self.total_epochs = self.total_steps = 0
-        """Of the whole run, as far as the script has said; one of them is 0."""
+        """Totals of the whole run, as passed to ``epochs`` and ``steps``; 0 if unknown."""
 
     def resume_generators(self, *place: int) -> None:
-        """Bring the generators to where they were saved, if that was here on as many ranks; or else seed them."""
+        """Restore the generators if they were saved at this place on the same number of ranks; else seed them."""
         saved, self._saved_generators = self._saved_generators, None
         if saved and place[-1]:
             self.generators.restore(saved)
@@ -104,30 +104,34 @@ class Script:
             self.generators.seed(Purpose.BODY, *place)
 
     def begin_epoch(self, *, is_resumed: bool) -> None:
-        """Let code at the beginning of an epoch draw what it drew there; ``is_resumed`` within the epoch."""
+        """Prepare the given generators for the code at the beginning of an epoch.
+
+        Args:
+            is_resumed: whether the run was saved within this epoch, so that the code draws the same numbers again.
+        """
         if is_resumed and self._begun_generators is not None:
             self._given_generators.begin_again(self._begun_generators)
         else:
             self._given_generators.begin_epoch()
 
     def restore_again(self) -> None:
-        """Bring the objects to where they were saved once more, where training continues; all ranks must call this.
+        """Restore the objects a second time, when training continues; all ranks must call this.
 
-        Code of the script between the opening and here cannot change a resumed run then. What it has logged is
-        dropped, as it was logged before.
+        Script code that ran after the session was opened therefore cannot change a resumed run. Values that this code
+        has logged are dropped, because an earlier attempt has logged them.
         """
         world = self._comm.world
         self.window = Window(world.rank, world.size, self._carried)
         self._objects.restore_again()
 
     def described(self, position: Position) -> dict[str, float]:
-        """Return the epoch, with its fraction, and the learning rate of the first optimiser."""
+        """Return the fractional epoch and the learning rate of the first optimizer."""
         groups = [group for each in self._optimizers for group in getattr(each, "param_groups", ())]
         rates = [float(group["lr"]) for group in groups if "lr" in group]
         return {"epoch": self._epochs_done(position), **({"lr": rates[0]} if rates else {})}
 
     def begin_pass(self) -> None:
-        """Begin the means of a pass of the feed, or continue them in one that is resumed."""
+        """Begin the means of a pass, or continue them if the pass is resumed."""
         feed = self.feed
         self._passes += 1
         resumed = feed.resumed_pass != feed.number if feed.is_counting else feed.is_resuming or feed.batch > 0
@@ -137,35 +141,39 @@ class Script:
         """End the means of a pass that has ended on all ranks."""
         self.means.end(all_gather_json(self._comm, self.means.part()))
 
-    # What the run asks.
+    # Methods that Run calls.
 
     def sums(self) -> list[float]:
-        """Return the number of passes, and its square: that is equal on all ranks, or else one alone has begun a pass.
+        """Return the number of passes and its square, from which ``observed`` detects ranks in different passes.
 
-        What a script logs has names, of which ranks may use others, and so goes by ``meet``.
+        Logged values are exchanged by ``meet`` instead, because their names may differ between ranks.
         """
         passes = float(self._passes % 1024)  # squares and their sums are exact
         return [passes, passes**2]
 
     def observed(self, position: Position, sums: list[float]) -> Position:
-        """Return ``position`` as it is.
+        """Return ``position`` unchanged.
 
         Raises:
-            SessionError: on every rank, if they are in different passes, and would wait for each other for ever.
+            SessionError: on every rank, if the ranks are in different passes and would deadlock.
         """
         passes, squares = sums
         if squares * self._comm.world.size != passes**2:
             error = SessionError(
                 "uneven-passes",
-                "some ranks call session.batches where others do not: call it on all ranks; on one rank alone, iterate "
-                "the loader itself.",
+                "some ranks have called session.batches and others have not: call it on all ranks. For a loop on one "
+                "rank only, iterate over the loader directly.",
             )
             error.raised_on_all_ranks = True
             raise error
         return position
 
     def meet(self, step: int) -> int:
-        """Add up what all ranks have logged, and learn where they stand."""
+        """Exchange logged values and positions between all ranks; return the step of the furthest rank.
+
+        Raises:
+            SessionError: on every rank, if one of them has logged inf or nan and that is not allowed.
+        """
         logged, feed = self.window.part(), self.feed
         place = [*feed.place, step, feed.size, [*feed.ended], feed.data.facts()]
         nonfinite = [] if self._allow_nonfinite else self._nonfinite(logged)
@@ -177,15 +185,15 @@ class Script:
             allow = "Session(allow_nonfinite=True) continues in any case."
             error = SessionError(
                 "diverged",
-                f"{', '.join(names)}: inf or nan was logged by step {furthest}; the last checkpoint is from before. "
-                f"Lower the learning rate, or clip gradients.{scaler} {allow}",
+                f"{', '.join(names)}: inf or nan was logged at or before step {furthest}. The last checkpoint is "
+                f"older. Lower the learning rate, or clip gradients.{scaler} {allow}",
             )
             error.raised_on_all_ranks = True
             raise error
         return furthest
 
     def record(self, position: Position, speed: Speed) -> Record:
-        """Return the means of what was logged, and begin new ones."""
+        """Return the record of the logged means, and clear the window."""
         means = self.window.means
         self.window.clear()
         record: Record = {
@@ -200,10 +208,10 @@ class Script:
         return record
 
     def facts(self) -> dict[str, Any]:
-        """Return what a checkpoint says besides."""
+        """Return the facts for the checkpoint header; all ranks must call this."""
         for look in self.before_saves:
             look()
-        within = self.feed.batch  # elsewhere they are seeded anew
+        within = self.feed.batch  # outside a pass the generators are seeded again
         own = self.generators.capture() if within else None
         has_left = self.feed.is_counting and bool(self.left_early)
         has_more = 0 < self.feed.batch < (self.feed.total or 0) and not has_left
@@ -229,35 +237,35 @@ class Script:
         return self._objects.capture(header)
 
     def started(self, parts: Mapping[str, float]) -> None:
-        """Leave it to goodput.jsonl."""
+        """Do nothing: goodput.jsonl records the startup times."""
 
     def write_results(self) -> None:
-        """Leave that to the script."""
+        """Do nothing: the script writes its own results."""
 
     def ended(self, status: Status) -> None:
-        """Say how the attempt has ended."""
+        """Log how the attempt has ended."""
         if status.state == "done":
             log.info("done at step %d", status.step)
         else:
-            log.info("stopped (%s) at step %d, saved; the same command continues", status.reason, status.step)
+            log.info("stopped (%s) at step %d, saved; run the same command to resume", status.reason, status.step)
         log.info("time: %s", describe(read_goodput(self._goodput)))
 
-    # Inside.
+    # Private helpers.
 
     def _nonfinite(self, logged: Sums) -> list[str]:
-        """Return the names of what was inf or nan on this rank in steps that no GradScaler has skipped."""
+        """Return the names of values that were inf or nan on this rank in steps that no GradScaler has skipped."""
         names, skipped = self.window.became_nonfinite(logged), self._scalers.have_skipped()
         return [] if skipped else names
 
     def _epochs_done(self, position: Position) -> float:
-        """Return the epochs done, with the fraction of the one under way, where that is known."""
+        """Return the epochs done, including the fraction of the current one if it is known."""
         feed = self.feed
         if feed.is_counting:
             return float(position.epoch)
         return position.epoch + (feed.batch / feed.total if feed.total else float(feed.number > 0))
 
     def _done(self, position: Position) -> float:
-        """Return the part of all epochs, or else steps, that is done: from 0 to 1."""
+        """Return the completed fraction of all epochs, or else of all steps: 0 to 1."""
         if self.total_epochs:
             return self._epochs_done(position) / self.total_epochs
         return self.feed.batch / max(1, self.total_steps)

@@ -1,4 +1,4 @@
-"""Arguments of a session's methods: checked where they are given, before anything is trained."""
+"""Validation of the arguments of Session methods."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 from slipway.base.errors import SessionError
 
 LONGEST = 40
-"""Letters of a value that a message shows."""
+"""Maximum number of characters of a value in a message."""
 
 
 def whole_number(call: str, value: Any) -> int:
-    """Return a number of epochs or steps as an int; ``call`` is the method that got it.
+    """Return a number of epochs or steps as an int; ``call`` is the method's name, for the message.
 
     Raises:
         SessionError: if ``value`` is not a whole number of at least 0.
@@ -24,12 +24,12 @@ def whole_number(call: str, value: Any) -> int:
     except TypeError:
         number = -1
     if number < 0:
-        raise SessionError("session-arguments", f"{call}(...) takes a whole number from 0 on, not {_shown(value)}.")
+        raise SessionError("session-arguments", f"{call}(...) takes a whole number of at least 0, not {_shown(value)}.")
     return number
 
 
 def require_iterable(loader: Any) -> None:
-    """Raise a SessionError if ``session.batches`` cannot iterate ``loader``; nothing of it is read."""
+    """Raise a SessionError if ``loader`` is not iterable, without reading from it."""
     if not (hasattr(type(loader), "__iter__") or hasattr(type(loader), "__getitem__")):
         raise SessionError(
             "session-arguments", f"batches(...) takes a DataLoader or another iterable, not {_shown(loader)}."
@@ -37,15 +37,15 @@ def require_iterable(loader: Any) -> None:
 
 
 def as_number(call: str, name: str, value: Any) -> float | Tensor:
-    """Return a number that a script gives: a float, or the tensor without shape where it is not on the CPU.
+    """Return ``value`` as a float, or as a zero-dimensional tensor if it is a tensor on another device than the CPU.
 
     Args:
-        call: the method that got it, for the message.
-        name: under which it was given.
-        value: a tensor of one element, of any shape and real dtype, or what ``float`` takes; text is not a number.
+        call: the method that got the value, for the message.
+        name: the value's name, for the message.
+        value: a tensor of one element, of any shape and real dtype, or an argument that ``float`` accepts except text.
 
     Raises:
-        SessionError: if it is something else.
+        SessionError: if ``value`` is not a number.
     """
     if type(value) is float:
         return value
@@ -55,7 +55,7 @@ def as_number(call: str, name: str, value: Any) -> float | Tensor:
         try:
             return float(value.item())
         except (RuntimeError, TypeError) as error:  # several elements, or complex
-            kind = f"a tensor of {list(value.shape)} and {str(value.dtype).removeprefix('torch.')}"
+            kind = f"a tensor of shape {list(value.shape)} and dtype {str(value.dtype).removeprefix('torch.')}"
             raise SessionError("not-a-number", f"{call}({name}=...) takes a number, not {kind}.") from error
     if not isinstance(value, (str, bytes, bytearray)):
         try:
@@ -66,6 +66,6 @@ def as_number(call: str, name: str, value: Any) -> float | Tensor:
 
 
 def _shown(value: Any) -> str:
-    """Return ``value`` as a message shows it."""
+    """Return ``value`` as text for a message: its repr if short, else its type."""
     text, kind = repr(value), type(value).__name__
     return f"{text} ({kind})" if len(text) <= LONGEST else f"a value of type {kind}"

@@ -1,4 +1,4 @@
-"""The loops of a script with a session: its place in them, what counts as a step, and where the run may be saved."""
+"""The loops of a session: the script's position in them, step counting, and the points at which the run is saved."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Generic, NoReturn, TypeVar
 
 from slipway.base.errors import SessionError, warn
+from slipway.checks.batch_numbers import warn_of_numbering
 from slipway.checks.early_use import EarlyUse
-from slipway.checks.not_given import NotGiven, objects_of
-from slipway.checks.numbering import warn_of_numbering
+from slipway.checks.missing_objects import NotGiven, objects_of
 from slipway.checks.reading_ahead import ReadingAhead
-from slipway.checks.stepless import MOST_BATCHES, Stepless
 from slipway.checks.unsaved import UnknownOptimizers
+from slipway.checks.weights_without_steps import MOST_BATCHES, Stepless
 from slipway.data.loading import Pass
 from slipway.rng.seeding import Purpose
 from slipway.run.run import Run
@@ -33,15 +33,15 @@ class Current:
 
     batches: Pass
     call: int = 0
-    """Number of the call of ``steps``; 0 of ``batches``."""
+    """Number of the call of ``steps``; 0 for ``batches``."""
     number: int = 0
-    """Of the pass in its epoch."""
+    """Number of the pass in its epoch."""
     is_over: bool = False
-    """Whether it ended in an earlier attempt."""
+    """Whether the pass ended in an earlier attempt."""
     in_body: bool = False
     """Whether the script is in the body of its loop, or has left it there."""
     is_left: bool = False
-    """Whether it is known to have left the loop: by ``break``, or by an error."""
+    """Whether the script is known to have left the loop, by ``break`` or by an error."""
 
     @property
     def is_running(self) -> bool:
@@ -50,7 +50,7 @@ class Current:
 
 
 class Loops:
-    """``epochs``, ``batches`` and ``steps`` of a session (see there), and the script's place in them."""
+    """Implementation of a session's ``epochs``, ``batches`` and ``steps``; tracks the script's position in them."""
 
     def __init__(
         self,
@@ -63,16 +63,16 @@ class Loops:
         early_use: EarlyUse,
         ahead: ReadingAhead,
     ) -> None:
-        """Continue ``run`` where it was saved.
+        """Continue ``run`` from its checkpoint.
 
         Args:
-            script: as the run sees it.
-            run: of the session.
-            counter: of the steps of the session's optimisers.
-            optimizers: their names.
-            not_given: looks for objects that the session lacks.
-            early_use: of the session's models.
-            ahead: sees whether the script reads ahead.
+            script: adapter between the user script and the run.
+            run: the session's run.
+            counter: counts the steps of the session's optimizers.
+            optimizers: names of these optimizers.
+            not_given: finds objects that the script has not passed to the session.
+            early_use: detects use of the models before training continues.
+            ahead: detects whether the script reads batches ahead.
         """
         self._not_given, self._early_use, self._ahead = not_given, early_use, ahead
         self._script, self._run, self._counter = script, run, counter
@@ -82,21 +82,21 @@ class Loops:
         self._in_epoch = self._has_left_epoch = False
         self._calls = self._call_of_epochs = 0
         self._reached = 0
-        """The epoch up to which the script has come in this attempt."""
+        """The epoch that the script has reached in this attempt."""
         self._continues = False
-        """Whether training continues: the script has reached the place at which the run was saved."""
+        """Whether training continues, because the script has reached the position at which the run was saved."""
         self._is_unsaved = False
-        """Whether a body has been run since the last epoch's end."""
+        """Whether a loop body has run since the end of the last epoch."""
         self.have_ended = False
-        """Whether nothing is trained any more."""
+        """Whether the session's training has ended."""
 
     @property
     def epoch(self) -> int:
-        """The current epoch, from 0."""
+        """The current epoch, counted from 0."""
         return self._run.position.epoch
 
     def epochs(self, total: int) -> Iterator[int]:
-        """Yield the epochs that are left of ``total``; see Session."""
+        """Yield the remaining epochs of ``total``; see Session."""
         self._require_no_outer("epochs")
         objects = objects_of(sys._getframe().f_back)  # noqa: SLF001
         self._feed.data.note_made(objects)
@@ -105,7 +105,7 @@ class Loops:
         return self._seeding_after(self._epochs(total, self._calls), self._calls)
 
     def batches(self, loader: Iterable[T]) -> Batches[T]:
-        """Return the batches of ``loader`` that are left in this epoch; see Session."""
+        """Return the remaining batches of ``loader`` in this epoch; see Session."""
         if self._pass and self._pass.call and self._pass.is_running:
             _refuse_nesting("batches", "steps")
         self._settle()
@@ -117,30 +117,31 @@ class Loops:
         if feed.number >= self._script.lowest[0]:
             self._continue()
         found = feed.begin(loader, epoch=self.epoch)
-        if not feed.is_resuming:  # with a changed number of ranks the epoch may begin anew
+        if not feed.is_resuming:  # the epoch may be repeated after the number of ranks has changed
             self._continue()
         current = Current(found, number=feed.number, is_over=feed.is_resuming)
         self._begin_pass(current)
         return Batches(self._iterate(current), None if found.total is None else found.total - feed.batch)
 
     def steps(self, total: int) -> Iterator[int]:
-        """Yield the iterations that are left of ``total``; see Session."""
+        """Yield the remaining iterations of ``total``; see Session."""
         self._require_no_outer("steps")
         self._not_given.find(objects_of(sys._getframe().f_back))  # noqa: SLF001
         self._calls += 1
         return self._steps(total, self._calls)
 
     def end(self) -> None:
-        """End the loops where the script has left them, and save what is not saved: nothing is trained any more.
+        """End the loops that the script has left, and save unsaved progress; the training has then ended.
 
         Raises:
-            Stopped: if the ranks had agreed on that, and the script has caught it.
-            SessionError: if no optimiser has stepped in the whole run, or it was not continued where it was saved.
+            Stopped: if the ranks had agreed to stop and the script caught the exception.
+            SessionError: if no optimizer has stepped in the whole run, or if the script has not continued the run from
+                its checkpoint.
         """
         self._settle()
         if self._in_epoch:
             self._leave_epoch()
-        if not self._feed.is_counting:  # fewer steps than are done may be asked for
+        if not self._feed.is_counting:  # steps(total) may request fewer steps than are done
             self._require_resumed("the script")
         if self._run.step == 0 and (self.epoch or (self._feed.is_counting and self._is_unsaved)):
             self._stepless.refuse()
@@ -152,18 +153,18 @@ class Loops:
         """Raise a SessionError if ``end`` was called."""
         if self.have_ended:
             raise SessionError(
-                "after-load-best", "session.load_best() ends the training: it comes after all loops of the session."
+                "after-load-best", "session.load_best() ends the training: call it after all loops of the session."
             )
 
     def end_left_pass(self) -> None:
-        """End the current pass if the script has left its loop by ``break``; all ranks call this."""
+        """End the current pass if the script has left its loop by ``break``; all ranks must call this."""
         if self._pass and self._pass.is_left:
             self._end_pass()
 
     # Epochs.
 
     def _seeding_after(self, epochs: Iterator[int], call: int) -> Iterator[int]:
-        """Yield ``epochs``; the code that follows draws alike whether or not they were trained by this attempt."""
+        """Yield ``epochs``, then seed, so that later code draws the same numbers whichever attempt trained them."""
         try:
             yield from epochs
         finally:  # after a ``break`` too
@@ -178,7 +179,7 @@ class Loops:
         if self._script.lowest == [0, 0] and self.epoch <= (total if left is None else left):
             self._continue()
         if left is not None:
-            log.info("the script has left its epochs early, and so the run is done")
+            log.info("the script left its epochs early in an earlier attempt, so the run is done")
             self._reached = left
             return
         while self.epoch < total:
@@ -197,15 +198,15 @@ class Loops:
             is_without = self._pass is None and self._feed.number == number
             steps = self._end_epoch()
             if is_without and max(steps, default=0) > 1:
-                # Between two of them gradients may have been left over, and are left over now.
+                # Gradients may be left over between two of these steps, and may be left over now.
                 self._pending.wait = True
-                warn(log, "epoch-without-batches", "the steps of an epoch without session.batches count as one")
+                warn(log, "epoch-without-batches", "all steps of an epoch without session.batches count as one step")
             self._run.end_epoch(last=self.epoch >= total, blocked=self._is_blocked)
             self._is_unsaved = False
         self._reached = total
 
     def _end_epoch(self) -> list[int]:
-        """Begin the next epoch; return the steps of each optimiser after the last pass of this one."""
+        """Begin the next epoch; return each optimizer's steps after the last pass of this epoch."""
         self._in_epoch = False
         self._end_pass()
         self._require_resumed("this epoch")
@@ -215,7 +216,7 @@ class Loops:
         return steps
 
     def _leave_epoch(self) -> None:
-        """End an epoch, and the loop over epochs, that the script has left by ``break``."""
+        """End an epoch and the loop over epochs after the script has left it by ``break``."""
         self._end_epoch()
         self._reached = self._script.left_early[self._call_of_epochs] = self.epoch
         self._is_unsaved = True
@@ -260,8 +261,8 @@ class Loops:
             current.in_body = True
             try:
                 yield item
-            except GeneratorExit:  # of a ``break``, or of an error in the body
-                if current.in_body:  # and not ended before, as by the next pass, while a variable kept this iterator
+            except GeneratorExit:  # from a ``break`` or an error in the body
+                if current.in_body:  # else already ended, for instance by the next pass while a variable kept this one
                     current.is_left = True
                     self._end_body(current, is_last=True)
                     self._seed_after(current)
@@ -272,9 +273,9 @@ class Loops:
         self._end_pass()
 
     def _end_body(self, current: Current, *, is_last: bool = False) -> None:
-        """Count a batch that is done, and a step if an optimiser has taken one since the last.
+        """Count a completed batch, and a step if an optimizer has stepped since the last batch.
 
-        Nothing is saved after the last one, also if ``break`` ends the loop: the end of the epoch is near.
+        The run is not saved after the last batch, nor after a ``break``, because the end of the epoch is near.
         """
         current.in_body = False
         self._is_unsaved = True
@@ -292,10 +293,10 @@ class Loops:
             self._run.advance()
 
     def _end_pass(self) -> None:
-        """Wait for ranks with more batches, and end the pass; after a ``break`` too.
+        """Wait for ranks with more batches, and end the pass; also called after a ``break``.
 
         Raises:
-            Stopped: if the ranks had agreed on that, and the script has caught it.
+            Stopped: if the ranks had agreed to stop and the script caught the exception.
         """
         self._run.require_running()
         current = self._pass
@@ -325,15 +326,15 @@ class Loops:
                 self._seed_after(current)
 
     def _seed_after(self, current: Current) -> None:
-        """Seed the generators where the loop over a pass ends, by ``break`` too: as where a resumed run skips it."""
+        """Seed the generators after the loop over a pass, also after ``break``, as a resumed run does that skips it."""
         if not current.call:
             self._generators.seed(Purpose.VALIDATION, self.epoch, current.number + 1)
 
     def _settle(self) -> None:
-        """End what the script has left before it begins another loop, or ends.
+        """End loops that the script has left, before it begins another loop or ends.
 
         Raises:
-            Stopped: if the ranks had agreed on that, and the script has caught it.
+            Stopped: if the ranks had agreed to stop and the script caught the exception.
         """
         self._end_pass()
         self._count_steps_outside()
@@ -341,9 +342,9 @@ class Loops:
             self._leave_epoch()
 
     def _count_steps_outside(self) -> list[int]:
-        """Count a step that was taken outside of a loop: of the gradients that one had left over.
+        """Count a step taken outside a loop, with gradients left over from a loop.
 
-        Steps that a resumed script takes before it reaches the place where it was saved do not count.
+        Steps that a resumed script takes before it reaches its saved position do not count.
         """
         steps = self._counter.take()
         if any(steps) and (self._continues or not self._script.is_resumed):
@@ -351,15 +352,15 @@ class Loops:
             self._run.count()
         return steps
 
-    # Where a resumed script comes to the place at which it was saved.
+    # Position of a resumed script relative to its saved position.
 
     @property
     def _has_come(self) -> bool:
-        """Whether a loop outside of ``epochs`` belongs to the current epoch, and not to one before."""
+        """Whether a loop outside ``epochs`` belongs to the current epoch, and not to an earlier one."""
         return self._in_epoch or self._reached >= self.epoch
 
     def _continue(self) -> None:
-        """Restore the objects once more, and forget what the script has done to come here."""
+        """Restore the objects a second time, to undo changes that the script made on the way to this position."""
         if self._continues:
             return
         self._continues = True
@@ -371,15 +372,18 @@ class Loops:
     def _require_resumed(self, where: str) -> None:
         if self._feed.is_resuming:
             raise SessionError(
-                "batches-not-called", f"the run was saved within session.batches, which {where} has not called."
+                "batches-not-called", f"the run was saved within session.batches, but {where} has not called it."
             )
 
     @property
     def _is_blocked(self) -> bool:
-        """Whether to save and stop only after the next optimiser step; not if only others than the given ones step."""
+        """Whether to save and stop only after the next optimizer step.
+
+        False if only optimizers step that the session does not have.
+        """
         return self._pending.left_over and (self._run.step > 0 or not self._stepless.has_warned)
 
-    # What is refused.
+    # Errors.
 
     def _require_no_outer(self, inner: str) -> None:
         if self._in_epoch and not self._has_left_epoch:
@@ -391,62 +395,62 @@ class Loops:
         if self._pass:
             raise SessionError(
                 "two-passes",
-                "session.batches was called again before this pass has ended. To iterate two loaders side by side, "
+                "session.batches was called again before this pass ended. To iterate over two loaders together, "
                 "call session.batches(zip(a, b)).",
             )
         raise SessionError(
-            "batches-not-called", "there is one session.batches at a time, called in each epoch and iterated at once."
+            "batches-not-called", "call session.batches in each epoch and iterate over its result before the next call."
         )
 
 
 def _refuse_nesting(inner: str, outer: str) -> NoReturn:
     raise SessionError(
         "nested-loops",
-        f"session.{inner} within session.{outer}: a loop of k iterations within an epoch is session.batches(range(k)), "
-        "and a loop within a batch or a step is a plain one.",
+        f"session.{inner} was called within session.{outer}. For k iterations within an epoch, use "
+        "session.batches(range(k)); within a batch or a step, use a plain loop.",
     )
 
 
 class Batches(Generic[T]):
-    """The batches that are left of a pass; iterate over them once."""
+    """The remaining batches of a pass, which can be iterated once."""
 
     def __init__(self, batches: Iterator[T], left: int | None) -> None:
-        """Yield ``batches``, of which there are ``left``."""
+        """Wrap ``batches``; ``left`` is their number, None if unknown."""
         self._batches: Iterator[T] | None = batches
         self._left = left
 
     def __iter__(self) -> Iterator[T]:
-        """Yield them, once. The iterator is not kept here, so that a ``break`` closes it.
+        """Return the iterator, once. The object keeps no reference to it, so a ``break`` closes it.
 
         Raises:
-            SessionError: if that has been done: another loop over it would train on nothing.
+            SessionError: at the second call: another loop would train on no batches.
         """
         batches, self._batches = self._batches, None
         if batches is None:
             raise SessionError(
-                "batches-not-called", "one result of session.batches is iterated twice: call it again for each loop."
+                "batches-not-called", "a result of session.batches was iterated twice: call it again for each loop."
             )
         return batches
 
     def __len__(self) -> int:
-        """Return how many there are.
+        """Return the number of remaining batches.
 
         Raises:
             TypeError: if the loader has no length.
         """
         if self._left is None:
-            raise TypeError("this loader does not know its length")
+            raise TypeError("this loader has no length")
         return self._left
 
 
 @contextlib.contextmanager
 def open_loops(script: Script, run: Run, objects: Mapping[str, Mapping[str, Any]]) -> Iterator[Loops]:
-    """Count the steps of optimisers, and look at gradients and at what was not given, while a session's loops run.
+    """Yield the session's loops, with step counting, gradient tracking and usage checks active until they close.
 
     Args:
-        script: as the run sees it.
-        run: of the session.
-        objects: of the session, by kind and name.
+        script: adapter between the user script and the run.
+        run: the session's run.
+        objects: the session's objects, by kind and name.
     """
     optimizers = objects["optimizer"]
     with contextlib.ExitStack() as stack:

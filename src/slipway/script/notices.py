@@ -1,4 +1,4 @@
-"""What a session says as it opens: where it stands, and what it cannot see to."""
+"""Log messages of an opening session: its position, and the state that it cannot restore."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from slipway.base.environment import World
 from slipway.base.errors import warn
 from slipway.capture.data_parallel import needs_warm_up
 from slipway.checkpoint.header import Position
-from slipway.checks.skipping import warn_of_skipping
-from slipway.dist.adopt import under_horovod
+from slipway.checks.skipped_steps import warn_of_skipping
+from slipway.dist.existing_group import under_horovod
 from slipway.state.wrappers import replicas_in
 
 log = logging.getLogger(__name__)
 
 
 def announce(objects: Mapping[str, Mapping[str, Any]], *, start: Position, world: World, folder: Path) -> None:
-    """Log where a session begins, and what may not be meant.
+    """Log where a session begins, and warn of likely mistakes.
 
     Args:
-        objects: those of the session, by kind and name.
-        start: where it begins.
-        world: the ranks.
-        folder: of the run.
+        objects: the session's objects, by kind and name.
+        start: the position at which the session begins.
+        world: rank and world size.
+        folder: the run folder.
     """
     is_resumed = (start.step, start.epoch) > (0, 0)
     if is_resumed:
@@ -44,14 +44,14 @@ def announce(objects: Mapping[str, Mapping[str, Any]], *, start: Position, world
         warn_of_skipping(objects["optimizer"], objects["scaler"].values())
     for name, model in models.items():
         if needs_warm_up(model, world.size):
-            log.info("%s: resuming is exact to the last bit with session.warm_up or find_unused_parameters", name)
+            log.info("%s: use session.warm_up or find_unused_parameters to resume bitwise identically", name)
 
 
 def _list_what_is_not_seen(*, has_scaler: bool) -> None:
-    """List what a session cannot restore, and cannot know of."""
+    """Log the kinds of state that a session cannot restore and cannot detect."""
     scaler = "" if has_scaler else "a GradScaler (scaler=), "
     log.info(
-        "not restored, unless they are given: %saverages of weights (EMA), random generators, best values (extra=)",
+        "not restored unless passed: %saveraged weights (EMA), random generators, best values (extra=)",
         scaler,
     )
     log.info("not restored: local variables, such as sums (use session.mean), counters (session.step) and iterators")

@@ -1,4 +1,4 @@
-"""Opening the run folder for a script: signals, ranks, lock, what to resume from, and the record of the attempt."""
+"""Opening a run folder for a script: signal handlers, ranks, lock, checkpoint to resume, record of the attempt."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from slipway.base import startup
+from slipway.base import startup_time
 from slipway.base.cause import leave_cause, withdraw_cause
 from slipway.base.environment import Environment, Launcher, read_environment
 from slipway.base.errors import (
@@ -25,14 +25,14 @@ from slipway.capture.saved_objects import SavedObjects
 from slipway.capture.weights import read_weights
 from slipway.capture.world_change import require_restorable, warn_of_world_size
 from slipway.checkpoint.compile_cache import CompiledCode
-from slipway.checkpoint.components import RANKS, Stateful, capture
-from slipway.checkpoint.folder import Checkpoint
+from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.header import Header, Position
+from slipway.checkpoint.stateful import RANKS, Stateful, capture
 from slipway.checkpoint.store import CheckpointStore, find_checkpoint
 from slipway.data.workers import shielded_workers
-from slipway.dist.adopt import adopt_ranks, leave_at_exit
 from slipway.dist.collectives import RootOnly, broadcast_json, run_on_root
 from slipway.dist.communicator import Communicator
+from slipway.dist.existing_group import adopt_ranks, leave_at_exit
 from slipway.rng.continuing_generators import watched_generators
 from slipway.run.attempt import Ownership, open_folder
 from slipway.run.identity import SESSION, Begun, facts_of, identify, in_use, require_unused, say_if_done
@@ -57,7 +57,7 @@ class Joined(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """What a session stands on."""
+    """An open run folder with restored objects, on which a session works."""
 
     comm: Communicator
     environment: Environment
@@ -65,11 +65,11 @@ class Opened(NamedTuple):
     folder: RunFolder
     recorder: RootOnly[Recorder]
     found: Header
-    """Of the checkpoint from which the objects were restored; at step 0 if there was none."""
+    """Header of the checkpoint from which the objects were restored; at step 0 if the run is new."""
     seed: int
-    """Of the run."""
+    """The run's seed."""
     objects: SavedObjects
-    """What is saved, and was restored."""
+    """The session's objects, restored from the checkpoint."""
 
 
 @contextlib.contextmanager
@@ -84,29 +84,29 @@ def open_run(
     keep: int,
     timeout: float,
 ) -> Iterator[Opened]:
-    """Open the run folder on all ranks, bring ``components`` to where it was saved, and begin an attempt.
+    """Open the run folder on all ranks, restore ``components`` from its checkpoint, and begin an attempt.
 
     Args:
-        components: what trains, freshly built.
-        given: the objects of the script for which they stand, by the same names.
-        path: the folder; None for RUN_DIR, or else runs/ and the name of the script.
-        seed: of the run; None for the recorded one, or else one that follows from ``torch.initial_seed()``.
-        weights: files for some components, by name, where the folder holds no run yet.
-        trackers: names of those that get the records, besides the ones of SLIPWAY_TRACKERS.
-        keep: number of the newest checkpoints that stay, besides the best.
-        timeout: seconds that the ranks wait for each other.
+        components: the components to save, newly constructed, by name.
+        given: the script's objects that the components wrap, by the same names.
+        path: the run folder; None for RUN_DIR, or else runs/ and the script's name.
+        seed: the run's seed; None for the recorded seed, or else one derived from ``torch.initial_seed()``.
+        weights: files with initial weights, by component name; used only if the folder holds no run yet.
+        trackers: names of trackers that receive the records, in addition to those of SLIPWAY_TRACKERS.
+        keep: number of newest checkpoints to keep, besides the best one.
+        timeout: seconds for which the ranks wait for each other.
 
     Raises:
-        RunError: on every rank, if the folder cannot be had.
-        SessionError: on every rank, if what it holds does not fit, a file of ``weights``, or a tracker; or if this
-            process has used it.
+        RunError: on every rank, if the folder cannot be written or is in use.
+        SessionError: on every rank, if the saved run, a file of ``weights`` or a tracker does not fit, or if this
+            process has already used the folder.
     """
     with joined_ranks(path, timeout=timeout) as joined:
         comm, folder, environment = joined.comm, joined.folder, joined.environment
         joined.ownership.run(lambda _: require_unused(folder.path, run_dir=environment.run_dir))
         names = named_trackers(trackers, environment.trackers)
         joined.ownership.run(lambda _: require_trackers(names))
-        run_on_root(comm, lambda: capture(components, Header(Position())))  # what cannot be saved is refused here
+        run_on_root(comm, lambda: capture(components, Header(Position())))  # raises for state that cannot be saved
         compiled = CompiledCode(folder.path, environment)
         compiled.unpack(comm.world)
         objects = SavedObjects(components, given, comm)
@@ -118,32 +118,32 @@ def open_run(
         recorder = joined.ownership.make(lambda owned: _begin(owned, comm, compiled, begun, place.step, keep=keep))
         try:
             recorder.run(lambda root: root.start_trackers(names, place))
-            startup.mark(startup.RESUME)
+            startup_time.mark(startup_time.RESUME)
             with in_use(folder.path), watched_generators(given.values()):
                 yield Opened(comm, environment, joined.request, folder, recorder, found, begun["seed"], objects)
         finally:
             if recorder.on_root:
-                recorder.on_root.close()  # while the lock of the folder is still ours
+                recorder.on_root.close()  # while this process still holds the folder's lock
 
 
 @contextlib.contextmanager
 def joined_ranks(path: str | os.PathLike[str] | None, *, timeout: float) -> Iterator[Joined]:
-    """Listen to signals, take over the ranks that the script has joined, and lock the run folder.
+    """Install signal handlers, adopt the script's process group, and lock the run folder.
 
     Args:
-        path: the folder; None for RUN_DIR, or else runs/ and the name of the script.
-        timeout: seconds that the ranks wait for each other.
+        path: the run folder; None for RUN_DIR, or else runs/ and the script's name.
+        timeout: seconds for which the ranks wait for each other.
 
     Raises:
-        RunError: on every rank, if the folder cannot be had.
+        RunError: on every rank, if the folder cannot be written or is in use.
         SessionError: if this is not the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
-        raise SessionError("session-thread", "a session listens to signals: open it in the main thread.")
+        raise SessionError("session-thread", "a session handles signals: open it in the main thread.")
     environment, folder = read_environment(os.environ), folder_of_script(path)
     try:
         with _joined(environment, path, timeout=timeout) as joined:
-            withdraw_cause()  # of an earlier session, whose error the script has caught
+            withdraw_cause()  # from an earlier session whose error the script has caught
             yield joined
     except SlipwayError as error:
         leave_cause(error, folder=Job(folder, environment).folder, variables=environment.variables)
@@ -160,16 +160,16 @@ def _joined(environment: Environment, path: str | os.PathLike[str] | None, *, ti
             request.follow_launcher()
         stack.callback(request.close)
         stack.enter_context(shielded_workers())
-        startup.mark(startup.IMPORTS)
+        startup_time.mark(startup_time.IMPORTS)
         comm = adopt_ranks(environment, timeout=timeout)
-        startup.mark(startup.RANKS)
+        startup_time.mark(startup_time.RANKS)
         request.answers = comm.world.is_root
         stack.enter_context(shown_log(comm.world))
         if request.inherited:
-            log.info("an earlier session of this process was asked to stop after its last step: this one stops instead")
+            log.info("an earlier session of this process received a stop request after its last step: this one stops")
         folder = RunFolder(Path(broadcast_json(comm, str(folder_of_script(path)))))
         ownership = stack.enter_context(open_folder(folder, environment, comm, may_continue=True))
-        startup.mark(startup.FOLDER)
+        startup_time.mark(startup_time.FOLDER)
         try:
             yield Joined(comm, environment, request, folder, ownership)
         except Stopped:
@@ -184,16 +184,16 @@ def _joined(environment: Environment, path: str | os.PathLike[str] | None, *, ti
 
 
 def folder_of_script(path: str | os.PathLike[str] | None) -> Path:
-    """Return the run folder that this process would name: ``path``, or RUN_DIR, or runs/ and the script's name.
+    """Return the absolute path of the run folder: ``path``, or RUN_DIR, or runs/ and the script's name.
 
     Raises:
-        SessionError: if it has no name, as in a notebook: two of them would share a folder.
+        SessionError: if none of them is known, as in a notebook: two notebooks would share a folder.
     """
     name = path or read_environment(os.environ).run_dir
     if not name and not getattr(sys.modules.get("__main__"), "__file__", None):
         raise SessionError(
             "session-arguments",
-            "this process runs no script file, whose name the run folder could have: name one, Session(folder=...).",
+            "this process runs no script file, so the run folder has no default name: use Session(folder=...).",
         )
     return Path(name or f"runs/{Path(sys.argv[0]).stem or 'session'}").absolute()
 
@@ -205,7 +205,7 @@ def _find(
     facts: Mapping[str, object],
     weights: Mapping[str, Path],
 ) -> Checkpoint | None:
-    """Return the checkpoint from which ``components`` are to be restored, on rank 0; None to begin anew."""
+    """Return, on rank 0, the checkpoint from which to restore ``components``; None for a new run."""
 
     def find() -> Checkpoint | None:
         found = find_checkpoint("auto", CheckpointStore(folder.checkpoints, keep=1))
@@ -215,7 +215,7 @@ def _find(
             warn_of_world_size(found.header, comm.world.size)
         elif weights:
             found = read_weights(weights, components)
-            log.info("the run begins from %s", ", ".join(map(str, weights.values())))
+            log.info("initial weights from %s", ", ".join(map(str, weights.values())))
         return found
 
     return run_on_root(comm, find)
@@ -224,7 +224,7 @@ def _find(
 def _require_fitting(
     found: Checkpoint, components: Mapping[str, Stateful], facts: Mapping[str, object], folder: Path
 ) -> None:
-    """Raise a StateMismatchError if ``found`` is not of ``components``, or does not say ``facts``."""
+    """Raise a StateMismatchError if ``found`` has other components or facts than the current session."""
     saved = {name for name in (*found.tensors, *found.header.trees) if not name.startswith(RANKS)} - {GRADIENTS}
     differing = [
         f"{name} was {found.header.facts[name]!r} and is {value!r}"
@@ -232,20 +232,20 @@ def _require_fitting(
         if found.header.facts.get(name, value) != value
     ]
     differing += [f"{name} was not saved" for name in components if name not in saved]
-    differing += [f"{name} was saved and is not given" for name in sorted(saved - components.keys())]
+    differing += [f"{name} was saved and is not passed now" for name in sorted(saved - components.keys())]
     if facts.keys() - found.header.facts.keys():
-        differing = ["another program has made it"]
+        differing = ["another program has created it"]
     if differing:
         raise StateMismatchError(
             "different-run",
-            f"{folder} holds a run that does not fit: {'; '.join(differing)}. Set it back, or name another folder.",
+            f"{folder} holds a different run: {'; '.join(differing)}. Undo the change, or use another run folder.",
         )
 
 
 def _begin(
     owned: Ownership, comm: Communicator, compiled: CompiledCode, begun: Begun, step: int, *, keep: int
 ) -> Recorder:
-    """Begin an attempt at ``step``; rank 0 alone calls this."""
+    """Begin an attempt at ``step``; only rank 0 calls this."""
     attempt = owned.begin(provenance={**provenance(comm.world, {}), SESSION: begun}, step=step)
     say_if_done(owned.folder.path, owned.before, begun)
     return Recorder(attempt, compiled, keep=keep, step=step)

@@ -1,4 +1,4 @@
-"""What a session says while it is open: lines on standard error, where the script has set up no log of its own."""
+"""Log output of an open session on standard error, if the script has not configured logging."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from slipway.run.metrics import Record
 log = logging.getLogger("slipway")
 
 LINE_EVERY = 10.0
-"""Seconds between two lines of progress, at least."""
+"""Minimum seconds between two progress lines."""
 
 
 @contextlib.contextmanager
 def shown_log(world: World) -> Iterator[None]:
-    """Show what rank 0 says, and warnings of the others, unless the script's own log does."""
+    """Print rank 0's log and other ranks' warnings, unless the script has configured logging."""
     handler = None
     level = log.level
     if not log.hasHandlers():
@@ -37,20 +37,20 @@ def shown_log(world: World) -> Iterator[None]:
 
 
 class ProgressLine:
-    """Says once in a while how far training is."""
+    """Periodic log line with the training progress."""
 
     def __init__(self) -> None:
-        """Say something with the first record."""
+        """Log a line with the first record."""
         self._next = 0.0
         self._first: tuple[float, float] | None = None
 
     def show(self, record: Record, *, rate: float, done: float) -> None:
-        """Show the numbers of ``record``, of metrics.jsonl.
+        """Log the numbers of ``record``, unless the last line is less than LINE_EVERY seconds old.
 
         Args:
-            record: the numbers.
-            rate: optimiser steps a second.
-            done: part of all training that is done, from 0 to 1.
+            record: a record of metrics.jsonl.
+            rate: optimizer steps per second.
+            done: completed fraction of the training, 0 to 1.
         """
         now = time.monotonic()
         if now < self._next:
@@ -61,7 +61,7 @@ class ProgressLine:
         log.info("%s  %.3g steps/s%s", numbers, rate, self._left(now, done))
 
     def _left(self, now: float, done: float) -> str:
-        """Return how long training still takes, as it went since the first line."""
+        """Return the remaining time as text, estimated from the progress since the first line; "" if unknown."""
         then, before = self._first = self._first or (now, done)
         gained = done - before
         return f"  {_duration((1 - done) / gained * (now - then))} left" if gained > 0 else ""

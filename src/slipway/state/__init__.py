@@ -1,1 +1,1 @@
-"""The state of models, optimizers and schedulers, and of what their ``state_dict`` leaves out."""
+"""State of models, optimizers and schedulers, including state that their ``state_dict`` leaves out."""

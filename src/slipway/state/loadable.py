@@ -1,4 +1,4 @@
-"""Whether a module would load a state_dict, known without loading it: by names, shapes, and its code for loading."""
+"""Check whether a module can load a state_dict, without loading it: by names, shapes and the module's load code."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from slipway.state.wrappers import plain_name, unwrap
 T = TypeVar("T")
 
 EXTRA = "_extra_state"
-"""Under which torch saves what ``get_extra_state`` of a module returns."""
+"""Key under which torch saves the result of a module's ``get_extra_state``."""
 MOST_NAMED = 3
-"""Tensors that a message names."""
+"""Maximum number of tensors named in a message."""
 
 Shapes = dict[str, "torch.Size | None"]
-"""Of the tensors that a module has, by their names without wrappers; None if it takes any: what is not initialized, a
-buffer that is None, and an extra state."""
+"""Shapes of a module's tensors, by name without wrappers. None accepts any shape: uninitialized parameters, buffers
+that are None, and extra state."""
 
 
 class Mismatch(NamedTuple):
-    """A tensor that a module would not load."""
+    """A tensor that a module cannot load."""
 
     name: str
     own: list[int] | None
-    """Its shape in the module; None if it is not there."""
+    """Shape in the module; None if the module lacks the tensor."""
     given: list[int] | None
-    """Its shape in the state_dict; None if it is not there."""
+    """Shape in the state_dict; None if the state_dict lacks the tensor."""
 
 
 def shapes_of(root: nn.Module) -> Shapes:
-    """Return what ``root`` can load as it is."""
+    """Return the names and shapes that ``root`` can load in its current state."""
     found: Shapes = dict.fromkeys(empty_buffers(root))
     for name, value in root.state_dict().items():
         found[plain_name(root, name)] = None if name.endswith(EXTRA) else _shape(value)
@@ -42,7 +42,7 @@ def shapes_of(root: nn.Module) -> Shapes:
 
 
 def empty_buffers(root: nn.Module) -> dict[str, tuple[nn.Module, str]]:
-    """Return the buffers that are None and would be saved as tensors: module and name, by the name in a state_dict."""
+    """Return the persistent buffers that are None: module and local name, by name in the state_dict."""
     return {
         plain_name(root, f"{path}.{name}" if path else name): (module, name)
         for path, module in root.named_modules()
@@ -52,12 +52,12 @@ def empty_buffers(root: nn.Module) -> dict[str, tuple[nn.Module, str]]:
 
 
 def differences(root: nn.Module, own: Shapes, state: Mapping[str, Any]) -> list[Mismatch]:
-    """Return what a module would not load.
+    """Return the tensors that a module cannot load.
 
     Args:
-        root: the module, or what it has become since.
-        own: its tensors where it would load.
-        state: by names without wrappers.
+        root: the module, possibly changed since ``own`` was taken.
+        own: the module's shapes, from ``shapes_of``.
+        state: the state to load, by names without wrappers.
     """
     found = [
         Mismatch(name, list(shape), None) for name, shape in own.items() if shape is not None and name not in state
@@ -67,13 +67,13 @@ def differences(root: nn.Module, own: Shapes, state: Mapping[str, Any]) -> list[
         Mismatch(name, list(shape), list(given))
         for name, value in state.items()
         if (shape := own.get(name)) is not None and (given := _shape(value)) is not None and shape != given
-        if [*shape, *given] != [1]  # a number and a vector of one are the same to torch
+        if [*shape, *given] != [1]  # torch treats a scalar and a vector of one element alike
     ]
     return [each for each in found if not _loads_by_itself(root, own, state, each.name)]
 
 
 def named(differing: Iterable[str]) -> str:
-    """Return the first of ``differing`` and how many there are besides."""
+    """Return the first MOST_NAMED of ``differing`` and the number of others, as text."""
     first = list(differing)
     more = f", and {len(first) - MOST_NAMED} more" if len(first) > MOST_NAMED else ""
     return "; ".join(first[:MOST_NAMED]) + more
@@ -84,7 +84,7 @@ def _shape(value: Any) -> torch.Size | None:
 
 
 def _loads_by_itself(root: nn.Module, own: Shapes, state: Mapping[str, Any], name: str) -> bool:
-    """Return whether the module that owns the tensor ``name`` loads what torch's code would refuse."""
+    """Return whether custom load code of a module may accept the tensor ``name``, which torch's code would refuse."""
     if type(root).load_state_dict is not nn.Module.load_state_dict:
         return True
     path, _, last = name.rpartition(".")
@@ -92,7 +92,7 @@ def _loads_by_itself(root: nn.Module, own: Shapes, state: Mapping[str, Any], nam
     for part in filter(None, path.split(".")):
         child = owner._modules.get(part)  # noqa: SLF001
         if owner._load_state_dict_pre_hooks or child is None:  # noqa: SLF001
-            return bool(owner._load_state_dict_pre_hooks)  # noqa: SLF001 -- which may rename anything
+            return bool(owner._load_state_dict_pre_hooks)  # noqa: SLF001 -- a hook may rename anything
         owner = unwrap(child)
     if owner._load_state_dict_pre_hooks:  # noqa: SLF001
         return True
@@ -102,16 +102,16 @@ def _loads_by_itself(root: nn.Module, own: Shapes, state: Mapping[str, Any], nam
 
 
 def _part(values: Mapping[str, T], path: str) -> dict[str, T]:
-    """Return the ``values`` of the module at ``path``, without those of its submodules."""
+    """Return the ``values`` of the module at ``path``, excluding its submodules."""
     prefix = f"{path}." if path else ""
     names = {name: name.removeprefix(prefix) for name in values if name.startswith(prefix)}
     return {local: values[name] for name, local in names.items() if "." not in local}
 
 
 def _takes(owner: nn.Module, own: Shapes, state: Mapping[str, Any], name: str) -> bool:
-    """Let a copy of ``owner`` without data, with tensors of the shapes ``own``, load ``state``; return whether it does.
+    """Return whether a copy of ``owner``, with meta tensors of the shapes ``own``, loads the tensor ``name``.
 
-    A module whose code for loading needs data is taken to load it.
+    If the module's load code raises, for instance because it needs data, the result is True.
     """
     copy = object.__new__(type(owner))
     copy.__dict__.update(owner.__dict__)
@@ -131,6 +131,6 @@ def _takes(owner: nn.Module, own: Shapes, state: Mapping[str, Any], name: str) -
     metadata = {"version": owner._version}  # noqa: SLF001
     try:
         copy._load_from_state_dict(given, "", metadata, True, missing, unknown, errors)
-    except Exception:  # noqa: BLE001 -- whatever that code raises
+    except Exception:  # noqa: BLE001 -- user code may raise anything
         return True
     return name not in {*missing, *unknown} and not any(name in error for error in errors)

@@ -1,4 +1,4 @@
-"""The state of a model: its parameters and buffers by the names that they have without wrappers."""
+"""State of a model: its parameters and buffers, by names without wrappers."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ log = logging.getLogger(__name__)
 
 
 class Model:
-    """A module without its wrappers, so that its state loads in plain torch, and under another number of ranks."""
+    """A module without its wrappers, whose state loads in plain torch and under another number of ranks."""
 
     restores_in_place = True
 
     def __init__(self, name: str, module: nn.Module) -> None:
-        """Save ``module``.
+        """Unwrap ``module`` and record the shapes of its tensors.
 
         Raises:
-            SessionError: if its parameters are sharded over the ranks.
+            SessionError: if the module's parameters are sharded over the ranks.
         """
         self._name = name
         self.module = unwrap(module)
@@ -35,11 +35,11 @@ class Model:
         self._at_first = shapes_of(self.module)
         self._loads = 0
         self.is_incomplete = False
-        """Whether a second load has to see that the script has given tensors the dtypes that were saved."""
+        """Whether the last load found dtypes that differ from the saved ones, which the next load must not find."""
         self._warned: set[str] = set()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the parameters and buffers that are initialized; warn of what the next attempt's model cannot load."""
+        """Return the initialized parameters and buffers; warn of tensors that the next attempt's model cannot load."""
         state = {plain: value for plain, _, value in self._own() if not is_lazy(value)}
         changed = named(_change(each) for each in differences(self.module, self._at_first, state))
         if changed and changed not in self._warned:
@@ -48,34 +48,34 @@ class Model:
         return state
 
     def differences(self, state_dict: Mapping[str, Any], *, source: str) -> str:
-        """Return the first names by which ``state_dict``, of ``source``, is another model's; "" if it is this one's."""
+        """Return how ``state_dict``, from ``source``, differs from this model's state, as text; "" if it does not."""
         differing = differences(self.module, shapes_of(self.module), state_dict)
         return named(_mismatch(each, source) for each in differing)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load it as torch does, into modules with wrappers or without.
+        """Load ``state_dict`` as torch does, into modules with or without wrappers.
 
         Raises:
-            SessionError: if it is another model's, naming what differs.
+            SessionError: if the state does not fit the model; the message names the differing tensors.
         """
         self._loads += 1
         self._fill_empty_buffers(state_dict)
         names = {plain: name for plain, name, _ in self._own()}
-        state = {name: value for _, name, value in self._own() if is_lazy(value)}  # what was not initialized either
+        state = {name: value for _, name, value in self._own() if is_lazy(value)}  # not initialized when saved either
         state |= {names.get(name, name): value for name, value in state_dict.items()}
         own = self.module.state_dict()
-        if hasattr(own, "_metadata"):  # versions of layers, for which some ask
+        if hasattr(own, "_metadata"):  # versions of layers, which some layers check
             state = type(own)(state)
             state._metadata = own._metadata  # type: ignore[attr-defined] # noqa: SLF001 -- torch's
         try:
             self.module.load_state_dict(state)
-        except Exception as error:  # torch's RuntimeError, or what a module's own code raises
+        except Exception as error:  # torch's RuntimeError, or any error of a module's own code
             reason = self.differences(state_dict, source="the checkpoint") or str(error).strip()
-            raise SessionError("different-state", f"{self._name} is not what was saved: {reason}.") from error
+            raise SessionError("different-state", f"{self._name} differs from the saved state: {reason}.") from error
         self._require_dtypes(state_dict)
 
     def _require_dtypes(self, state_dict: Mapping[str, Any]) -> None:
-        """Refuse to continue in another precision; not at the opening, after which a script may convert its model."""
+        """Raise a SessionError if dtypes differ; not at the first load, after which a script may convert its model."""
         differing = [
             f"{name} was {state_dict[name].dtype} and is {value.dtype}"
             for name, _, value in self._own()
@@ -84,16 +84,16 @@ class Model:
         ]
         self.is_incomplete = bool(differing)
         if differing and self._loads > 1:
-            raise SessionError("different-state", f"{self._name} is not what was saved: {named(differing)}.")
+            raise SessionError("different-state", f"{self._name} differs from the saved state: {named(differing)}.")
 
     def _own(self) -> Iterator[tuple[str, str, Any]]:
-        """Yield what the module's ``state_dict`` holds: name without wrappers, name, value."""
+        """Yield the entries of the module's ``state_dict``: name without wrappers, name, value."""
         wraps = any(map(wrapped_child, self.module.modules()))
         for name, value in self.module.state_dict().items():
             yield plain_name(self.module, name) if wraps else name, name, value
 
     def _fill_empty_buffers(self, state_dict: Mapping[str, Any]) -> None:
-        """Make the buffers that were registered as None and were saved as tensors."""
+        """Create the buffers that are registered as None in the module and were saved as tensors."""
         for plain, (owner, name) in empty_buffers(self.module).items():
             if isinstance(saved := state_dict.get(plain), Tensor):
                 device = next((tensor.device for tensor in self.module.parameters()), saved.device)
@@ -114,9 +114,9 @@ def _require_whole(name: str, model: nn.Module) -> None:
 def _change(differing: Mismatch) -> str:
     name, before, now = differing
     return (
-        f"{name} is gone"
+        f"{name} was removed"
         if now is None
-        else f"{name} is new"
+        else f"{name} was added"
         if before is None
         else f"{name} was {before} and is {now}"
     )

@@ -1,8 +1,8 @@
-"""What modules and optimizers compute with and ``state_dict`` leaves out: frozen parameters, attributes, buffers.
+"""State of modules and optimizers that ``state_dict`` leaves out: frozen parameters, attributes, buffers.
 
-A script that unfreezes a layer in its third epoch does not run that line again when it is resumed in its fifth. So what
-has changed since the session was made is saved and restored. Tensors are saved also if they are small, as a script may
-have drawn them without a seed; large ones that have not changed are compared by checksums.
+If a script unfreezes a layer in its third epoch and is resumed in its fifth, that line does not run again. Values that
+have changed since the session was created are therefore saved and restored. Small tensors are always saved, because a
+script may have drawn them without a seed. Large unchanged tensors are compared by checksum.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from slipway.base.errors import warn
-from slipway.checkpoint.components import NUMPY_KINDS, PLAIN, split
-from slipway.checkpoint.containers import SETS, kind_of, make, obstacle, options_of
 from slipway.checkpoint.fingerprint import fingerprint
+from slipway.checkpoint.stateful import NUMPY_KINDS, PLAIN, split
+from slipway.checkpoint.values import SETS, kind_of, make, obstacle, options_of
 from slipway.dist.replicas import checksum
 from slipway.rng.generator_state import SavedGenerator
 from slipway.rng.loader_generators import is_own_generator
@@ -44,16 +44,16 @@ log = logging.getLogger(__name__)
 ATTRIBUTES = "attributes"
 """Name of this component."""
 SMALL = 1 << 22
-"""Bytes of tensors that are always saved, such as a mask or a table of frequencies."""
+"""Size in bytes up to which tensors are always saved, such as a mask or a frequency table."""
 OF_TORCH = vars(nn.Module()).keys() - {"training"}
-"""Attributes that any module has, and that hold none of its state."""
+"""Attributes that every module has and that hold no state of it."""
 
 
 class AttributePlace(NamedTuple):
-    """Where a value is kept."""
+    """Location of a value: owner and attribute name."""
 
     module: str
-    """Name of the model, and of the module within, without wrappers; or of the optimizer."""
+    """MODEL/MODULE, the names of the model and of the module within, without wrappers; or OPTIMIZER/."""
     name: str
     is_buffer: bool
 
@@ -62,7 +62,7 @@ class AttributePlace(NamedTuple):
 
 
 class Large(NamedTuple):
-    """A tensor as it was at first."""
+    """Identity, version and checksum of a large tensor at the start of the session."""
 
     tensor: weakref.ref[Tensor]
     version: int | None
@@ -75,14 +75,17 @@ class Large(NamedTuple):
 
 
 class ModuleAttributes:
-    """Whatever else the modules of models hold, and optimizers."""
+    """Attributes, non-persistent buffers and ``requires_grad`` flags of models, and attributes of optimizers."""
 
     def __init__(
         self, models: Mapping[str, nn.Module], given: Iterable[object] = (), optimizers: Mapping[str, object] = {}
     ) -> None:
-        """Save what changes, from now on, in ``models``, with their wrappers, and ``optimizers``, both by name.
+        """Record the current values, to detect later changes.
 
-        What ``given`` contains is saved otherwise.
+        Args:
+            models: the models by name, with their wrappers.
+            given: other objects of the session, which are saved separately and skipped here.
+            optimizers: the optimizers by name.
         """
         self._models, self._given = models, [*models.values(), *given]
         self._optimizers = with_attributes(optimizers)
@@ -90,7 +93,7 @@ class ModuleAttributes:
         self._at_first: dict[AttributePlace, Any] = {}
         self._large: dict[AttributePlace, list[Large]] = {}
         self._objects: dict[AttributePlace, int | None] = {}
-        """Digests of what cannot be saved; None where a change is not named, or was."""
+        """Digests of values that cannot be saved; None if changes are not reported, or one already was."""
         look = Look(self._known)
         for place, value in self._values():
             if not is_data(value):
@@ -102,9 +105,9 @@ class ModuleAttributes:
                 self._large[place] = [Large(weakref.ref(each), _version(each), checksum(each)) for each in tensors]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what has changed, generators and small tensors; of large ones that have not changed, checksums.
+        """Return changed values, generators and small tensors, and checksums of large unchanged tensors.
 
-        It warns of what has changed and cannot be saved.
+        Warns of changed values that cannot be saved.
         """
         values: dict[AttributePlace, Any] = {}
         checksums: dict[AttributePlace, list[list[int]]] = {}
@@ -131,7 +134,7 @@ class ModuleAttributes:
         return {key: value for key, value in found.items() if value}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take it over; warn of what cannot be."""
+        """Restore the saved values; warn of large tensors that differ from their checksums."""
         parameters = self._parameters()
         for name, flag in state_dict.get("requires_grad", {}).items():
             if name in parameters:
@@ -147,7 +150,7 @@ class ModuleAttributes:
                 warn(
                     log,
                     "not-restored",
-                    "%s is not what it was when the run began, and no state_dict contains it",
+                    "%s differs from its value at the start of the run, and no state_dict contains it",
                     place,
                 )
 
@@ -159,7 +162,7 @@ class ModuleAttributes:
         if place not in self._at_first or self._at_first[place] != _content(value):
             return True
         before = self._large.get(place)
-        if before is None:  # it is small, or was
+        if before is None:  # the value is small, or was at first
             return bool(tensors) or _has_generators(value)
         return not all(large.is_same(tensor) for large, tensor in zip(before, tensors, strict=True))
 
@@ -172,12 +175,12 @@ class ModuleAttributes:
             warn(
                 log,
                 "not-restored",
-                "changed since the session began, and not saved, as it is not plain data: %s",
+                "changed since the session began, and cannot be saved because it is not plain data: %s",
                 named(map(str, changed)),
             )
 
     def _known(self) -> set[int]:
-        """Return the ``id`` of whatever is saved otherwise."""
+        """Return the ``id`` of each object that is saved elsewhere."""
         modules = [each for value in self._given if isinstance(value, nn.Module) for each in value.modules()]
         tensors = [
             *(each for module in modules for each in module._parameters.values()),  # noqa: SLF001
@@ -187,7 +190,7 @@ class ModuleAttributes:
         return {*map(id, (*self._given, *modules, *tensors, *of_optimizers))} - {id(None)}
 
     def _modules(self) -> dict[str, list[nn.Module]]:
-        """Return the modules by their names without wrappers; wrappers stand before what they wrap."""
+        """Return the modules by names without wrappers; under each name, a wrapper precedes its wrapped module."""
         found: dict[str, list[nn.Module]] = {}
         for name, model in self._models.items():
             for path, module in model.named_modules():
@@ -206,7 +209,7 @@ class ModuleAttributes:
         return {name: parameter.requires_grad for name, parameter in self._parameters().items()}
 
     def _values(self) -> Iterator[tuple[AttributePlace, Any]]:
-        """Yield buffers that do not persist, and attributes of modules and optimizers."""
+        """Yield non-persistent buffers, and attributes of modules and optimizers."""
         for name, modules in self._modules().items():
             for module in modules:
                 if wrapped_child(module):
@@ -222,7 +225,7 @@ class ModuleAttributes:
 
 
 def _of_optimizer(optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
-    """Yield its attributes that are not saved otherwise."""
+    """Yield the attributes of ``optimizer`` that are not saved elsewhere."""
     saved = functools.cache(functools.partial(saved_places, optimizer))
     for name, value in attributes_of_script(optimizer):
         tensors = _tensors(value)
@@ -231,7 +234,7 @@ def _of_optimizer(optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
 
 
 def _put(owner: nn.Module | Optimizer, place: AttributePlace, value: Any, device: str) -> None:
-    """Give an attribute or a buffer of ``owner`` its ``value``."""
+    """Set an attribute or a buffer of ``owner`` to the saved ``value``."""
     if isinstance(owner, nn.Module) and wrapped_child(owner):
         if place.name == "training":
             owner.training = value
@@ -248,16 +251,16 @@ def _put(owner: nn.Module | Optimizer, place: AttributePlace, value: Any, device
 
 
 class Restoring:
-    """The restoration of one value, in place as far as it can be, as other objects may refer to what is there."""
+    """Restores one value, in place if possible, because other objects may refer to the existing one."""
 
     def __init__(self, device: torch.device) -> None:
-        """Make tensors that are not there on ``device``."""
+        """Create missing tensors on ``device``."""
         self._device = device
         self._written: set[int] = set()
-        """Tensors that have their values: one may stand in several places, and what was saved there may differ."""
+        """Ids of restored tensors: one tensor may be in several places whose saved values differ."""
 
     def restored(self, current: Any, value: Any) -> Any:
-        """Return ``value``, in place of ``current`` if that is of the same kind."""
+        """Return the restored ``value``, written into ``current`` if that has the same kind."""
         if isinstance(value, Tensor):
             return self._tensor(current, value)
         if isinstance(value, SavedGenerator):
@@ -298,7 +301,7 @@ class Restoring:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """Yield what the containers in ``value`` hold."""
+    """Yield the values within nested containers, or ``value`` itself if it is not a container."""
     if type(value) in PLAIN or kind_of(value) is None:
         yield value
         return
@@ -311,7 +314,10 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 def is_data(value: Any) -> bool:
-    """Return whether ``value`` can be saved: not parameters, which are in a state_dict, nor results with a graph."""
+    """Return whether ``value`` can be saved as data.
+
+    Parameters cannot, because a state_dict contains them; neither can tensors with an autograd graph.
+    """
     if type(value) in PLAIN:
         return True
     if kind_of(value) is None:
@@ -332,7 +338,7 @@ def _is_savable_leaf(value: Any) -> bool:
 
 
 def _saved(value: Any) -> Any:
-    """Return ``value`` with the states of its generators."""
+    """Return ``value`` with each generator replaced by its state."""
     if not _has_generators(value):
         return value
     kind = kind_of(value)
@@ -348,7 +354,7 @@ def _has_generators(value: Any) -> bool:
 
 
 def _generators(values: Iterable[tuple[tuple[Any, ...], Any]]) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yield the generators in ``values``, or their states, with their places."""
+    """Yield the generators in ``values``, or their saved states, with their places."""
     for place, value in values:
         if isinstance(value, SavedGenerator) or is_own_generator(value):
             yield place, value
@@ -358,19 +364,19 @@ def _generators(values: Iterable[tuple[tuple[Any, ...], Any]]) -> Iterator[tuple
 
 
 def names_of(number: int, state_dict: Mapping[str, Any]) -> str:
-    """Return the attributes, in a state of ``ModuleAttributes``, that are this number; "" if there are none."""
+    """Return the names of attributes equal to ``number`` in a state of ``ModuleAttributes``; "" if none is."""
     places = _places(state_dict.get("values", {}))
     return named(str(place) for place, value in places if type(value) is int and value == number)
 
 
 def digests_of_generators(state_dict: Mapping[str, Any]) -> dict[tuple[Any, ...], str]:
-    """Return digests of the states of generators in a state of ``ModuleAttributes``, by place."""
+    """Return digests of the generator states in a state of ``ModuleAttributes``, by place."""
     found = _generators(_places(state_dict.get("values", {})))
     return {place: fingerprint(saved.state).digest for place, saved in found}
 
 
 def _content(value: Any) -> Any:
-    """Return what ``value`` holds besides tensors, to be compared later."""
+    """Return the contents of ``value`` except its tensors, for a later comparison."""
     if type(value) in PLAIN:
         return type(value), value
     return split({"": _saved(value)}, "")[1]
@@ -385,7 +391,7 @@ def _version(tensor: Tensor) -> int | None:
 
 
 def _nested(values: Mapping[AttributePlace, Any]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return ``values`` as a checkpoint holds them: by kind, module and name."""
+    """Return ``values`` in the layout of a checkpoint: by kind, module and name."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for place, value in values.items():
         kind = "buffers" if place.is_buffer else "attributes"

@@ -1,4 +1,4 @@
-"""Objects that modules hold and a checkpoint cannot: whether they have changed, by digests that take little time."""
+"""Change detection for objects of modules that a checkpoint cannot hold, by fast digests."""
 
 from __future__ import annotations
 
@@ -19,48 +19,48 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from slipway.checkpoint.components import PLAIN
-from slipway.checkpoint.containers import SETS
+from slipway.checkpoint.stateful import PLAIN
+from slipway.checkpoint.values import SETS
 from slipway.dist.collectives import as_bytes
 from slipway.rng.loader_generators import LIBRARIES, attributes_of, is_own_generator
 from slipway.rng.seeding import state_digest
 
 MAX_PARTS = 1000
-"""Values within one object that are looked at; a larger one has no digest."""
+"""Maximum number of values in one object; a larger object has no digest."""
 MAX_PARTS_OF_ALL = 4000
-"""Values that one look takes in: some milliseconds."""
+"""Maximum number of values in all objects that one ``Look`` digests: some milliseconds."""
 MAX_ITEMS = 64
-"""Items of a container that are looked at: the first and the last."""
+"""Number of items compared at each end of a container."""
 MAX_BYTES = 1 << 16
-"""Of a tensor or array that are compared; of a larger one, elements at equal distances."""
+"""Bytes of a tensor or array that are compared; a larger one is sampled at equal distances."""
 BY_TEXT = (
     *(complex, range, slice, PurePath, enum.Enum, dt.date, dt.time, dt.timedelta, decimal.Decimal),
     *(str, bytes, bytearray, int, float),  # subclasses, as of an enum
     *(torch.dtype, torch.device, np.dtype, np.generic, itertools.count),
 )
-"""Kinds whose values are what ``repr`` says."""
+"""Types whose ``repr`` represents their value."""
 OPAQUE = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial, weakref.ref)
 NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
-"""Of the standard library, with attributes of a script; its other objects are locks, threads, files and loggers."""
+"""Standard-library types that hold a script's attributes. Others, such as locks, threads, files and loggers, do not."""
 SEQUENCES = (list, tuple, deque)
 CONTAINERS = (dict, *SEQUENCES, *SETS)
 
 
 class Look:
-    """One look at the objects of all modules, which may share them."""
+    """Digests of the objects of all modules at one time; modules may share objects."""
 
     def __init__(self, known: Callable[[], Container[int]]) -> None:
-        """Pass over objects whose ``id`` is in what ``known`` returns: they are saved otherwise."""
+        """Skip objects whose ``id`` is in the result of ``known``, because they are saved elsewhere."""
         self._get_known = known
         self._left = MAX_PARTS_OF_ALL
         self._digests: dict[int, int | None] = {}
 
     def digest(self, value: object) -> int | None:
-        """Return what stays equal, in this process, while ``value`` holds the same data; None if it shows none."""
+        """Return a hash of the data in ``value``, valid in this process only; None if no data is accessible."""
         if id(value) not in self._digests:
             try:
                 self._digests[id(value)] = self._digest(value)
-            except Exception:  # noqa: BLE001 -- of the code of a script's class
+            except Exception:  # noqa: BLE001 -- raised by code of the script
                 self._digests[id(value)] = None
         return self._digests[id(value)]
 
@@ -89,13 +89,13 @@ class Look:
         return hash(tuple(texts)) if has_data else None
 
     def _text(self, value: object) -> str | None:
-        """Return what stands for ``value``; None if it has only parts, or no data."""
+        """Return text that represents ``value``; None if the data is only in its parts, or it has none."""
         if isinstance(value, BY_TEXT):
             return repr(value)
         return text_of_numbers(value) if self._may_hold_data(value) else None
 
     def _is_object(self, value: object) -> bool:
-        """Return whether ``value`` may hold data in its parts: not a tool, as an optimizer or a lock is."""
+        """Return whether ``value`` may hold data in its parts; an optimizer or a lock does not."""
         if not self._may_hold_data(value) or hasattr(value, "param_groups"):
             return False
         is_known = isinstance(value, (nn.Module, *NAMESPACES, *CONTAINERS))
@@ -106,7 +106,7 @@ class Look:
 
 
 def text_of_numbers(value: object) -> str | None:
-    """Return what stands for a tensor, an array or a generator."""
+    """Return text that represents the contents of a tensor, array or generator; None for other values."""
     if isinstance(value, Tensor):
         if value.grad_fn is not None:
             return None
@@ -118,13 +118,13 @@ def text_of_numbers(value: object) -> str | None:
 
 
 def _step(size: int) -> int:
-    """Return the distance of the elements that are compared of ``size`` bytes."""
+    """Return the stride of the elements to compare, for a tensor of ``size`` bytes."""
     return 1 + size // MAX_BYTES
 
 
 def _parts(value: Any) -> tuple[str, list[Any]]:
-    """Return the names of what ``value`` refers to, and that."""
-    if isinstance(value, nn.Module):  # one that is not registered, as a teacher in a list
+    """Return the names of the parts of ``value`` as text, and the parts."""
+    if isinstance(value, nn.Module):  # not registered as a submodule, such as a teacher in a list
         return "", [*value.parameters(), *value.buffers()]
     names: list[object] = []
     parts: list[Any] = []
@@ -136,7 +136,7 @@ def _parts(value: Any) -> tuple[str, list[Any]]:
     elif isinstance(value, dict):
         names.append(len(value))
         keys = _ends(value)
-        names += map(hash, keys)  # of an object, such as a parameter, by its identity
+        names += map(hash, keys)  # an object, such as a parameter, is hashed by identity
         parts += [value[key] for key in keys]
     attributes = attributes_of(value)
     ordered = sorted(attributes)
@@ -144,7 +144,7 @@ def _parts(value: Any) -> tuple[str, list[Any]]:
 
 
 def _ends(values: Any) -> list[Any]:
-    """Return the first items of a container, and the last ones."""
+    """Return the first and the last MAX_ITEMS items of a container, or all if it has no more."""
     if len(values) <= 2 * MAX_ITEMS:
         return [*values]
     return [*itertools.islice(values, MAX_ITEMS), *itertools.islice(reversed(values), MAX_ITEMS)]

@@ -1,4 +1,4 @@
-"""What a session saves: the objects of a script, by name, each with ``state_dict`` and ``load_state_dict``."""
+"""Components of a session: the script's objects by name, each with ``state_dict`` and ``load_state_dict``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from slipway.base.errors import SessionError
-from slipway.checkpoint.components import Stateful
+from slipway.checkpoint.stateful import Stateful
 from slipway.rng.generator_state import GENERATORS
 from slipway.state.model_state import Model
 from slipway.state.module_attributes import ATTRIBUTES, ModuleAttributes
@@ -22,15 +22,15 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 def named_objects(kind: str, value: Any) -> dict[str, Any]:
-    """Return the objects that an argument of a session names: one as ``kind``, several as ``kind.name``.
+    """Return the objects of a Session argument by name: one as ``kind``, several as ``kind.name``.
 
     Args:
         kind: name of the argument.
-        value: an object, a dictionary of some by name, a list or a tuple of some, or None. What has ``state_dict`` and
-            ``load_state_dict`` is one object, also if it is a dictionary or a list.
+        value: an object, a dictionary of objects by name, a list or tuple of objects, or None. A value with
+            ``state_dict`` and ``load_state_dict`` is one object, even if it is a dictionary or a list.
 
     Raises:
-        SessionError: if a name cannot be that of a file.
+        SessionError: if a name is not usable as a file name.
     """
     if value is None:
         return {}
@@ -47,7 +47,7 @@ def named_objects(kind: str, value: Any) -> dict[str, Any]:
 
 
 def components_of(objects: Mapping[str, Mapping[str, Any]]) -> dict[str, Stateful]:
-    """Return what saves and restores the objects of a session, by name.
+    """Return the components that save and restore a session's objects, by name.
 
     Args:
         objects: by the kinds model, optimizer, scheduler, scaler and extra, as ``named_objects`` returns them.
@@ -81,16 +81,16 @@ def component(
     parameters: Callable[[], Mapping[str, Tensor]] = dict,
     schedulers: Sequence[object] = (),
 ) -> Stateful:
-    """Return what saves and restores ``value``.
+    """Return the component that saves and restores ``value``.
 
     Args:
-        name: of the component.
-        value: a model, an optimizer, a generator, or anything with ``state_dict`` and ``load_state_dict``.
-        parameters: returns the parameters of all models by name, for the groups of an optimizer.
-        schedulers: that are saved, too.
+        name: name of the component.
+        value: a model, an optimizer, a generator, or any object with ``state_dict`` and ``load_state_dict``.
+        parameters: returns the parameters of all models by name, to recreate an optimizer's parameter groups.
+        schedulers: learning-rate schedulers that the session also saves.
 
     Raises:
-        SessionError: if nothing can.
+        SessionError: if ``value`` has no state that can be saved.
     """
     if isinstance(value, nn.Module):
         return Model(name, value)
@@ -105,7 +105,7 @@ def component(
         return stateful
     raise SessionError(
         "no-state-dict",
-        f"{name} is of {type(value).__name__}, which has no state_dict and load_state_dict: pass an object that has.",
+        f"{name} is a {type(value).__name__}, which lacks state_dict or load_state_dict: pass an object with both.",
     )
 
 

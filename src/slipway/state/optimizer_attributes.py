@@ -1,4 +1,4 @@
-"""Which attributes of an optimizer are the script's: those that torch has not given it, and that are not its state."""
+"""Attributes that a script has set on an optimizer: neither torch's own attributes nor the optimizer's state."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from slipway.state.steps import unwrapped
 from slipway.state.wrappers import is_kind
 
 WRAPPERS = ("AcceleratedOptimizer", "_FabricOptimizer")
-"""Of another optimizer: what they hold besides is made anew in each process."""
+"""Wrappers of optimizers; each process creates their other attributes again."""
 READY_MADE = "Optimizer8bit"
-"""Of bitsandbytes: its attributes say what this process has prepared."""
+"""Class of bitsandbytes whose attributes describe initialization in this process only."""
 OF_LATER_STEPS = {"_opt_called", "_numel_cache", "_need_device_dtype_check_for_fused"}
-"""What schedulers, LBFGS and fused optimizers of torch leave in an optimizer that steps."""
+"""Attributes that schedulers, LBFGS and torch's fused optimizers set on an optimizer when it steps."""
 
 
 def with_attributes(optimizers: Mapping[str, Any]) -> dict[str, Optimizer]:
-    """Return those of ``optimizers`` whose attributes are to be saved, without wrappers."""
+    """Return the optimizers whose attributes are saved, without wrappers."""
     inner = {
         name: unwrapped(given) if any(is_kind(given, kind) for kind in WRAPPERS) else given
         for name, given in optimizers.items()
@@ -31,7 +31,7 @@ def with_attributes(optimizers: Mapping[str, Any]) -> dict[str, Optimizer]:
 
 
 def attributes_of_script(optimizer: Optimizer) -> list[tuple[str, Any]]:
-    """Return the attributes that torch has not given ``optimizer``."""
+    """Return the attributes of ``optimizer`` that torch does not set."""
     return [(name, value) for name, value in vars(optimizer).items() if name not in _of_torch()]
 
 
@@ -42,12 +42,12 @@ def _of_torch() -> set[str]:
 
 
 def parameters_of(optimizer: Optimizer) -> Iterator[Tensor]:
-    """Yield the parameters in its groups."""
+    """Yield the parameters in the parameter groups of ``optimizer``."""
     return (parameter for group in optimizer.param_groups for parameter in group["params"])
 
 
 def parts_of_state(optimizer: Optimizer) -> Iterator[Any]:
-    """Yield its groups and its state, and what they contain: attributes of an optimizer around it may refer to it."""
+    """Yield the groups and state of ``optimizer`` and their contents, to which an outer optimizer may refer."""
     yield from (optimizer.param_groups, optimizer.state)
     yield from optimizer.param_groups
     yield from parameters_of(optimizer)
@@ -57,19 +57,19 @@ def parts_of_state(optimizer: Optimizer) -> Iterator[Any]:
 
 
 def saved_places(optimizer: Optimizer) -> set[int]:
-    """Return the places of tensors that are saved with ``optimizer`` or its model, and of gradients."""
+    """Return the addresses of gradients, and of tensors that are saved with ``optimizer`` or its model."""
     parameters = [*parameters_of(optimizer)]
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     return {*map(place_of, (*parameters, *gradients, *tensors_in(optimizer.state_dict())))} - {0}
 
 
 def place_of(tensor: Tensor) -> int:
-    """Return the address of the elements of ``tensor``; 0 if it has none, as a sparse one."""
+    """Return the address of the elements of ``tensor``; 0 if it is not strided, for instance sparse."""
     return tensor.data_ptr() if tensor.layout == torch.strided else 0
 
 
 def tensors_in(tree: Any) -> Iterator[Tensor]:
-    """Yield the tensors in a state: of dictionaries, lists and tuples."""
+    """Yield the tensors in nested dictionaries, lists and tuples."""
     if isinstance(tree, Tensor):
         yield tree
     elif isinstance(tree, (Mapping, list, tuple)):

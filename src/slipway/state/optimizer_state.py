@@ -1,4 +1,4 @@
-"""The state of an optimizer, with its groups of parameters as they were when it was saved."""
+"""State of an optimizer, including its parameter groups as saved."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from slipway.state.schedulers import unscheduled
 log = logging.getLogger(__name__)
 
 OF_SCHEDULERS = {"initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "swa_lr"}
-"""What schedulers of learning rates leave in an optimizer's groups of parameters."""
+"""Keys that learning-rate schedulers add to parameter groups."""
 NAMES = "names_of_parameters"
-"""In a state that is saved: the parameters of each group by name, if the groups have changed since the opening."""
+"""Key in a saved state: names of each group's parameters, present if the groups have changed since the opening."""
 
 
 class OptimizerState:
-    """An optimizer's state and its groups of parameters, dtypes kept.
+    """An optimizer's state and parameter groups, with their dtypes.
 
-    Groups may be added after the session has opened: before the loop, by a line that runs in each attempt, or in an
-    epoch, by one that a resumed attempt does not run again. So the first load, at the opening, accepts that groups are
-    missing; the second, where training continues, makes those that are still missing.
+    A script may add groups after the session has opened: before the loop, by a line that runs in each attempt, or in an
+    epoch, by a line that a resumed attempt does not run again. The first load, at the opening, therefore accepts
+    missing groups. The second load, when training continues, creates the groups that are still missing.
     """
 
     def __init__(
@@ -39,20 +39,20 @@ class OptimizerState:
         parameters: Callable[[], Mapping[str, Tensor]],
         schedulers: Sequence[object],
     ) -> None:
-        """Save ``optimizer``.
+        """Record the current parameter groups of ``optimizer``.
 
         Args:
-            name: of the component.
-            optimizer: of torch, or a subclass.
-            parameters: returns those of the session's models by name, by which groups are made anew.
-            schedulers: what may set its learning rate and is saved, too.
+            name: name of the component.
+            optimizer: an optimizer of torch, or of a subclass.
+            parameters: returns the parameters of the session's models by name, to recreate groups.
+            schedulers: saved objects that may set the optimizer's learning rate.
 
         Raises:
-            SessionError: if it is sharded over the ranks.
+            SessionError: if the optimizer's state is sharded over the ranks.
         """
-        if hasattr(optimizer, "consolidate_state_dict"):  # ZeroRedundancyOptimizer's, and FairScale's
+        if hasattr(optimizer, "consolidate_state_dict"):  # ZeroRedundancyOptimizer, and FairScale's OSS
             raise SessionError(
-                "sharded-model", f"{name} is a {type(optimizer).__name__}, of which each rank has a part only."
+                "sharded-model", f"{name} is a {type(optimizer).__name__}, of which each rank holds only a shard."
             )
         self._name = name
         self._optimizer = optimizer
@@ -60,21 +60,21 @@ class OptimizerState:
         self._at_first = self._groups()
         self._loads = 0
         self._missing: list[dict[str, Any]] | None = None
-        """The groups that were saved, if they were not all there at the opening."""
+        """The saved groups, if some of them were missing at the opening; else None."""
         self._warned_of_scheduler = self._warned_of_groups = False
 
     def state_dict(self) -> dict[str, Any]:
-        """Return its state_dict; warn of what the next attempt cannot continue with.
+        """Return the optimizer's state_dict; warn of state that the next attempt cannot restore.
 
         Raises:
-            SessionError: if groups that were saved are still missing.
+            SessionError: if saved groups are still missing.
         """
         if self._missing:
             self._require_same(self._missing)
         state = self._optimizer.state_dict()
         if not self._warned_of_scheduler and unscheduled(self._optimizer, self._schedulers):
             self._warned_of_scheduler = True
-            warn(log, "scheduler-not-given", "a scheduler works on %s and was not given to the session", self._name)
+            warn(log, "scheduler-not-given", "a scheduler of %s was not passed to the session", self._name)
         if self._groups() == self._at_first:
             return state
         names = {id(parameter): name for name, parameter in self._parameters().items()}
@@ -86,18 +86,18 @@ class OptimizerState:
             warn(
                 log,
                 "unresumable-state",
-                "the groups of %s have changed since the session began, and have parameters of no model of the session",
+                "the groups of %s have changed since the session began and contain parameters of no session model",
                 self._name,
             )
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take a state over.
+        """Load a saved state; see the class for the first and the second load.
 
         Raises:
-            SessionError: if it is another optimizer's.
+            SessionError: if the state is that of another optimizer.
         """
-        if "param_groups" not in state_dict:  # of an optimizer with another format
+        if "param_groups" not in state_dict:  # the optimizer has its own format
             self._optimizer.load_state_dict(state_dict)
             return
         self._loads += 1
@@ -120,11 +120,11 @@ class OptimizerState:
                 self._restore_layout(parameters[number], saved)
 
     def _load(self, state: dict[str, Any]) -> None:
-        """Load as torch does, but into the existing groups, to which the script may hold references."""
+        """Load as torch does, but into the existing groups, because the script may hold references to them."""
         groups = [*self._optimizer.param_groups]
         self._optimizer.load_state_dict(state)
         if type(self._optimizer).load_state_dict is not Optimizer.load_state_dict:
-            return  # it may share its groups with another optimizer
+            return  # this optimizer may share its groups with another one
         for group, loaded in zip(groups, self._optimizer.param_groups, strict=True):
             group.clear()
             group.update(loaded)
@@ -134,7 +134,7 @@ class OptimizerState:
         return [[id(parameter) for parameter in group["params"]] for group in self._optimizer.param_groups]
 
     def _known_groups(self, saved: dict[str, Any], *, may_differ: bool) -> dict[str, Any]:
-        """Return the part of ``saved`` for the first groups, if the others may be made before training continues."""
+        """Return ``saved`` with only its leading groups that fit, if the script may add the others later."""
         own = self._optimizer.state_dict()
         before, now = ([len(group["params"]) for group in each["param_groups"]] for each in (saved, own))
         alike = len(list(itertools.takewhile(operator.truth, map(operator.eq, before, now))))
@@ -146,16 +146,16 @@ class OptimizerState:
         return {**saved, "state": state, "param_groups": [*groups, *own["param_groups"][alike:]]}
 
     def _make_groups(self, names: list[list[str]], saved: list[dict[str, Any]]) -> None:
-        """Give the optimizer the groups that were ``saved``, with the parameters ``names``.
+        """Create the ``saved`` groups in the optimizer, with the parameters ``names``.
 
         Raises:
-            SessionError: if the models have no such parameters.
+            SessionError: if the models lack one of the parameters.
         """
         parameters, groups = self._parameters(), self._optimizer.param_groups
         if unknown := [name for group in names for name in group if name not in parameters]:
             raise SessionError(
                 "different-state",
-                f"{self._name} had parameters that no model of the session has: {named(unknown)}.",
+                f"{self._name} was saved with parameters that no model of the session has: {named(unknown)}.",
             )
         del groups[len(names) :]
         for group, own in zip(groups, names, strict=False):
@@ -164,33 +164,33 @@ class OptimizerState:
             self._optimizer.add_param_group({**options, "params": [parameters[name] for name in own]})
 
     def _require_same(self, saved: list[dict[str, Any]]) -> None:
-        """Raise a SessionError if the groups that were ``saved`` are another optimizer's."""
+        """Raise a SessionError if the ``saved`` groups do not fit this optimizer."""
         groups = self._optimizer.param_groups
         was, own = ({key for group in either for key in group} - OF_SCHEDULERS for either in (saved, groups))
-        if was - own and own - was:  # one of them alone: another version of torch
+        if was - own and own - was:  # a difference in one direction only means another version of torch
             raise SessionError(
                 "different-state",
-                f"{self._name} was of another kind when it was saved: with {named(sorted(was - own))}.",
+                f"{self._name} was another type of optimizer when saved: with {named(sorted(was - own))}.",
             )
         before, now = ([len(group["params"]) for group in each] for each in (saved, groups))
         if before != now:
             raise SessionError(
                 "different-state",
-                f"{self._name} had groups of {before} parameters when it was saved, and has {now}. If the script adds "
-                "groups in an epoch, let it add them before the session opens once the run has reached that epoch, "
-                "which slipway.peek returns.",
+                f"{self._name} was saved with parameter groups of sizes {before}, and now has {now}. If the script "
+                "adds groups in an epoch, add them before the session opens if the run has begun that epoch: "
+                "slipway.peek returns the epoch.",
             )
 
     def _note_rates(self, saved: list[dict[str, Any]]) -> None:
-        """Say so if the run continues with another learning rate than the script has set."""
+        """Log if the run continues with another learning rate than the script has set."""
         for was, group in zip(saved, self._optimizer.param_groups, strict=True):
             key = "initial_lr" if "initial_lr" in was and "initial_lr" in group else "lr"
             before, now = was.get(key), group.get(key)
             if before != now:
-                log.info("%s continues with the %s %s that was saved, not %s", self._name, key, before, now)
+                log.info("%s continues with the saved %s %s, not %s", self._name, key, before, now)
 
     def _restore_layout(self, parameter: Tensor, saved: dict[str, Any]) -> None:
-        """Give state its dtype back, for which torch takes the parameter's, and the parameter's order in memory."""
+        """Restore the saved dtype, which torch replaces by the parameter's, and use the parameter's memory format."""
         state = self._optimizer.state[parameter]
         for key, value in saved.items():
             loaded = state.get(key)

@@ -1,4 +1,4 @@
-"""The gradients that a checkpoint holds: those that wait for an optimiser step, and which parameters have one."""
+"""Gradients in a checkpoint: values that wait for an optimizer step, else names of the parameters with a gradient."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from slipway.state.wrappers import unwrap
 
 
 class SavedGradients:
-    """``.grad`` of the parameters of models and optimisers, with ``state_dict`` and ``load_state_dict``.
+    """``.grad`` of the parameters of models and optimizers, with ``state_dict`` and ``load_state_dict``.
 
-    If no gradient waits for a step, the next one that is computed is added to zeros, or to None: ``zero_grad`` comes
-    first. A checkpoint then needs only the names of the parameters that have a gradient, since optimisers take zeros
-    for a gradient, and skip None.
+    If no gradient waits for a step, ``zero_grad`` runs before the next backward pass, which adds to zeros or None. A
+    checkpoint then needs only the names of the parameters that have a gradient, because optimizers use a gradient of
+    zeros and skip None.
     """
 
     def __init__(self, modules: Mapping[str, nn.Module], optimizers: Mapping[str, Any]) -> None:
-        """Name the parameters: by their modules, and those of no module by their place in an optimiser.
+        """Store the owners; parameters of no module are named by their place in an optimizer.
 
         Args:
-            modules: by name, with or without wrappers.
-            optimizers: by name.
+            modules: modules by name, with or without wrappers.
+            optimizers: optimizers by name.
         """
         self._modules, self._optimizers = modules, optimizers
         self.wait = False
-        """Whether gradients wait for an optimiser step, so that ``state_dict`` holds their values."""
+        """Whether gradients wait for an optimizer step, so that ``state_dict`` contains their values."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the gradients of each owner: their values if they wait, or else the names of its parameters with one.
+        """Return, by owner, the gradients' values if they wait, or else the names of parameters with a gradient.
 
-        The names are None if they are those of all its parameters. Owners without gradients are left out.
+        The names are None if all parameters of the owner have a gradient. Owners without gradients are omitted.
         """
         found: dict[str, Any] = {}
         for owner, parameters in self._named().items():
@@ -49,17 +49,17 @@ class SavedGradients:
         return found
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Put the gradients back: values, zeros, or None.
+        """Restore each gradient as its saved value, as zeros, or as None.
 
         Raises:
-            SessionError: if a parameter is missing.
+            SessionError: if a parameter with a saved gradient is missing.
         """
         named = self._named()
         for owner, saved in state_dict.items():
             for key in saved.get("values") or saved.get("names") or ():
                 if key not in named.get(owner, ()):
                     raise SessionError(
-                        "different-state", f"the gradient of {owner} {key} was saved, and there is no such parameter."
+                        "different-state", f"a gradient was saved for {owner} {key}, but that parameter does not exist."
                     )
         for owner, parameters in named.items():
             saved = state_dict.get(owner, {"values": {}})
@@ -73,7 +73,7 @@ class SavedGradients:
                     parameter.grad = None
 
     def _named(self) -> dict[str, dict[str, Tensor]]:
-        """Return the parameters by owner and by name, each once; the names do not depend on wrappers."""
+        """Return each parameter once, by owner and name; the names do not depend on wrappers."""
         named: dict[str, dict[str, Tensor]] = {}
         known: set[int] = set()
         for owner, module in self._modules.items():
@@ -93,7 +93,7 @@ class SavedGradients:
 
 
 def _described(gradient: Tensor) -> Any:
-    """Return ``gradient``, or its parts if it is sparse or has other strides than a new tensor of its shape."""
+    """Return ``gradient``, or its parts if it is sparse or its strides differ from those of a new tensor."""
     if gradient.is_sparse:
         parts = {"indices": gradient._indices(), "values": gradient._values()}  # noqa: SLF001 -- also if not coalesced
         return {**parts, "shape": [*gradient.shape], "coalesced": gradient.is_coalesced()}
@@ -103,7 +103,7 @@ def _described(gradient: Tensor) -> Any:
 
 
 def _restored(value: Any) -> Tensor | None:
-    """Return the gradient that ``_described`` took apart, on the CPU."""
+    """Return the gradient that ``_described`` has split into parts, on the CPU."""
     if value is None or isinstance(value, Tensor):
         return value
     if "strides" in value:
@@ -120,7 +120,7 @@ def _restored(value: Any) -> Tensor | None:
 
 
 def _put(parameter: Tensor, gradient: Tensor | None) -> None:
-    """Make ``gradient`` that of ``parameter``; in place if that one is alike, as CUDA graphs and DDP's buckets need."""
+    """Set the gradient of ``parameter``, in place if the layout permits: CUDA graphs and DDP buckets need that."""
     own = parameter.grad
     if own is not None and gradient is not None and _has_same_layout(own, gradient):
         own.detach().copy_(gradient)

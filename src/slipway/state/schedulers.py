@@ -1,4 +1,4 @@
-"""Learning-rate schedulers that a script uses and has not given to its session."""
+"""Detection of learning-rate schedulers that a script uses and has not passed to its session."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch import nn
 
 
 def unscheduled(optimizer: Any, saved: Sequence[object]) -> bool:
-    """Return whether a scheduler works on ``optimizer`` that none of the objects ``saved`` can be.
+    """Return whether a scheduler acts on ``optimizer`` and none of the objects ``saved`` can be that scheduler.
 
-    Schedulers leave ``initial_lr`` in the groups of parameters, those of torch also a wrapper around ``step``. One that
-    does neither, such as ReduceLROnPlateau, is found by ``is_missing``.
+    Schedulers add ``initial_lr`` to parameter groups, and torch's schedulers also wrap ``step``. ``is_missing`` finds
+    schedulers that do neither, such as ReduceLROnPlateau.
     """
     inner = _inner(optimizer)
     is_scheduled = hasattr(inner.step, "_wrapped_by_lr_sched") or any("initial_lr" in g for g in inner.param_groups)
@@ -23,7 +23,7 @@ def unscheduled(optimizer: Any, saved: Sequence[object]) -> bool:
 
 
 def is_missing(found: object, optimizer: Any, saved: Iterable[object]) -> bool:
-    """Return whether ``found`` is a scheduler of ``optimizer`` that none of the objects ``saved`` is or has within."""
+    """Return whether ``found`` is a scheduler of ``optimizer`` that the objects ``saved`` neither are nor contain."""
     is_other = hasattr(found, "param_groups") or any(
         isinstance(each, nn.Module) for each in (found, *_attributes(found))
     )
@@ -34,12 +34,12 @@ def is_missing(found: object, optimizer: Any, saved: Iterable[object]) -> bool:
 
 
 def schedulers_in(objects: Mapping[str, Mapping[str, object]]) -> list[object]:
-    """Return those of a session's ``objects``, by kind and name, that may set a learning rate."""
+    """Return the objects that may set a learning rate, from a session's ``objects`` by kind and name."""
     return [*objects["scheduler"].values(), *(each for each in objects["extra"].values() if any(optimizers_of(each)))]
 
 
 def optimizers_of(scheduler: object) -> Iterator[object]:
-    """Yield the optimizers that ``scheduler`` refers to, by itself or by schedulers within."""
+    """Yield the optimizers to which ``scheduler`` or its inner schedulers refer."""
     for each in _with_inner([scheduler]):
         for value in _attributes(each):
             if hasattr(value, "param_groups"):
@@ -48,11 +48,11 @@ def optimizers_of(scheduler: object) -> Iterator[object]:
 
 
 def _inner(optimizer: Any) -> Any:
-    return getattr(optimizer, "optimizer", optimizer)  # of Accelerate's wrapper
+    return getattr(optimizer, "optimizer", optimizer)  # from Accelerate's wrapper
 
 
 def _with_inner(objects: Iterable[object], depth: int = 3) -> Iterator[object]:
-    """Yield ``objects``, and the schedulers within."""
+    """Yield ``objects`` and their inner schedulers, up to ``depth`` levels deep."""
     for each in objects:
         yield each
         if depth:
@@ -61,6 +61,6 @@ def _with_inner(objects: Iterable[object], depth: int = 3) -> Iterator[object]:
 
 
 def _attributes(owner: object) -> Iterator[Any]:
-    """Yield the values of its attributes, and what lists and tuples among them contain."""
+    """Yield the values of the attributes of ``owner``; of lists and tuples, their items instead."""
     for value in [*getattr(owner, "__dict__", {}).values()]:
         yield from value if isinstance(value, (list, tuple)) else [value]

@@ -1,4 +1,4 @@
-"""Counting optimiser steps, without a change to the loop that takes them."""
+"""Counting of optimizer steps without changes to the training loop."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 
 
 class StepCounter:
-    """Counts the steps of each of some optimisers: calls of its ``step``, or of a GradScaler's for it.
+    """Counts the steps of each optimizer: calls of its ``step``, or of a GradScaler's ``step`` with that optimizer.
 
-    Only outermost calls count: the step of a subclass that calls ``super().step()`` is one. A method of the instance is
-    replaced, because hooks of torch would fire for each class.
+    Only outermost calls count: the step of a subclass that calls ``super().step()`` is one step. The counter replaces
+    the method of the instance, because torch's hooks would fire for each class.
     """
 
     def __init__(self, optimizers: Iterable[Any], before_step: Callable[[Any], None]) -> None:
-        """Count the steps of ``optimizers``, once they are watched.
+        """Prepare to count the steps of ``optimizers``; counting begins with ``watch``.
 
         Args:
-            optimizers: of torch, or with its methods; also in Accelerate's wrapper.
-            before_step: called with the optimiser before each outermost step of it that gets no closure.
+            optimizers: optimizers of torch or with the same methods, possibly in Accelerate's wrapper.
+            before_step: called with the optimizer before each of its outermost steps without a closure.
         """
         self._before_step = before_step
         self._owners = [unwrapped(given) for given in optimizers]
@@ -30,19 +30,19 @@ class StepCounter:
 
     @property
     def is_within(self) -> Any:
-        """The optimiser of the outermost step that runs now; None if none does."""
+        """The optimizer whose outermost step is running; None if no step is running."""
         return next((owner for owner, depth in zip(self._owners, self._depths, strict=True) if depth), None)
 
     def take(self) -> list[int]:
-        """Return how many steps each optimiser has taken since the last call."""
+        """Return the number of steps of each optimizer since the last call."""
         taken, self._counts = self._counts, [0] * len(self._owners)
         return taken
 
     def watch(self, scalers: Iterable[Any]) -> None:
-        """Count from now on, until ``close``.
+        """Count steps until ``close``.
 
         Args:
-            scalers: whose ``step`` counts, too: it skips the optimiser's after gradients of inf or nan.
+            scalers: GradScalers. Their ``step`` counts even if it skips the optimizer's step because of inf or nan.
         """
         for number, owner in enumerate(self._owners):
             self._replace(owner, number)
@@ -50,7 +50,7 @@ class StepCounter:
             self._replace(scaler, None)
 
     def close(self) -> None:
-        """Give the objects their methods back."""
+        """Restore the original methods."""
         while self._replaced:
             owner, before = self._replaced.pop()
             if before is None:
@@ -62,11 +62,11 @@ class StepCounter:
         return next((number for number, owner in enumerate(self._owners) if owner is unwrapped(optimizer)), None)
 
     def _replace(self, owner: Any, own: int | None) -> None:
-        """Replace ``owner.step``, to count steps of the optimiser with number ``own``, or of the one that it gets."""
+        """Replace ``owner.step`` to count steps of optimizer number ``own``; if None, of the optimizer passed to it."""
         inner = owner.step
         self._replaced.append((owner, vars(owner).get("step")))
 
-        @functools.wraps(inner)  # with the marks by which learning-rate schedulers know their own wrapper
+        @functools.wraps(inner)  # keeps the attributes by which learning-rate schedulers recognize their wrapper
         def counted(_owner: Any, *args: Any, **kwargs: Any) -> Any:
             number = self._number_of(*args[:1]) if own is None else own
             if number is None:
@@ -82,9 +82,9 @@ class StepCounter:
                 self._counts[number] += 1
             return result
 
-        owner.step = MethodType(counted, owner)  # bound: schedulers look for __func__
+        owner.step = MethodType(counted, owner)  # bound, because schedulers read __func__
 
 
 def unwrapped(given: Any) -> Any:
-    """Return the optimiser in Accelerate's wrapper, whose step may do nothing."""
+    """Return the optimizer inside Accelerate's wrapper, whose own ``step`` may do nothing."""
     return getattr(given, "optimizer", given)

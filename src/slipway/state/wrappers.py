@@ -1,4 +1,4 @@
-"""Modules that wrap another one and prefix the names of its tensors: DDP, DataParallel, torch.compile, Fabric."""
+"""Module wrappers that prefix the names of tensors: DDP, DataParallel, torch.compile, Fabric."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 SEGMENTS = {"module", "_orig_mod"}
-"""Of names of tensors: what these wrappers add."""
+"""Name segments that these wrappers add to tensor names."""
 
 
 def wrapped_child(module: nn.Module | None) -> str | None:
-    """Return the name under which ``module`` holds the one that it wraps; None if it is not a wrapper."""
+    """Return the attribute name under which ``module`` holds its wrapped module; None if it is not a wrapper."""
     kind: type = type(module)
     child = _child_of(kind)
     return None if child == "_orig_mod" and (module is None or child not in module._modules) else child  # noqa: SLF001
@@ -27,35 +27,35 @@ def _child_of(kind: type) -> str | None:
 
 
 def is_kind(value: object, name: str) -> bool:
-    """Return whether ``value`` is of a class with this name, or of a subclass; to import the class may take seconds."""
+    """Return whether the class of ``value`` or a base class has this name; importing the class could take seconds."""
     return any(kind.__name__ == name for kind in type(value).__mro__)
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """Return ``model`` without the wrappers around it; those within stay."""
+    """Return ``model`` without its outer wrappers; wrappers around submodules remain."""
     while child := wrapped_child(model):
         model = getattr(model, child)
     return model
 
 
 def plain_name(root: nn.Module, name: str) -> str:
-    """Return the name that a tensor or module of ``root`` has without wrappers, whichever submodules they wrap.
+    """Return the name of a tensor or module of ``root`` without the segments that wrappers add at any level.
 
     Args:
         root: a module.
-        name: with the names of the submodules that lead to it, separated by dots.
+        name: dotted path from ``root``, including wrapper segments.
     """
     module: nn.Module | None = root
     kept = []
     for part in name.split("."):
         if part != wrapped_child(module):
             kept.append(part)
-        inner = getattr(module, part, None)  # a ScriptModule's _modules are no dictionary
+        inner = getattr(module, part, None)  # a ScriptModule's _modules is not a dictionary
         module = inner if isinstance(inner, nn.Module) else None
     return ".".join(kept)
 
 
 def replicas_in(model: object) -> list[DistributedDataParallel]:
-    """Return ``model``, or the parts of it, whose gradients DistributedDataParallel averages over the ranks."""
+    """Return the DistributedDataParallel wrappers in ``model``, including ``model`` itself."""
     modules = model.modules() if isinstance(model, nn.Module) else ()
     return [module for module in modules if isinstance(module, DistributedDataParallel)]

@@ -6,8 +6,16 @@ import re
 import pytest
 
 from bash_library import LIB, assert_ended
+from jobgen.base.shell import array, command
+from jobgen.runtimes import container_of
 
 SHOW = 'printf "%s\\n" "${container[@]}"'
+
+
+def use(runtime, *options, paths="", site=False):
+    """Return the lines of a script that set ``container``, for GPU options and bind paths."""
+    words = command(container_of(runtime).words([array("container_options")] * site + [*options]))
+    return f"bind_paths=({paths}); set_binds; container=({words}); {command(['use_container', *options])}"
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +38,7 @@ PLUGIN = {"srun": "echo --container-image=..."}
             "no-environment",
             ["SLIPWAY_VENV", "/venv/bin/python", "USE_CONTAINER=1"],
         ),
-        ("use_container -- /gone", "apptainer", {}, "cannot-read", ["/gone "]),
+        (use("apptainer", paths="/gone"), "apptainer", {}, "cannot-read", ["/gone "]),
         (
             "SLIPWAY_IMAGE=docker://debian; check_image",
             "apptainer",
@@ -50,7 +58,7 @@ PLUGIN = {"srun": "echo --container-image=..."}
             "no-container-runtime",
             ["--container-image", "USE_CONTAINER=0"],
         ),
-        ("bind_paths=(/a:b); set_container", "pyxis", {}, "bad-path", ["/a:b: "]),
+        ("bind_paths=(/a:b); set_bind_options", "pyxis", {}, "bad-path", ["/a:b: "]),
     ],
 )
 def test_what_can_be_run(bash, code, runtime, programs, slug, values):  # noqa: PLR0917 -- fixtures
@@ -79,7 +87,7 @@ QUOTED = r'type=bind,"source=.*/d","destination=.*/d"'
     ],
 )
 def test_how_data_are_mounted(bash, place, given, mount, data):
-    show = 'SLIPWAY_DEVICE=cpu; use_container --nv; printf "%s\\n" "${container[@]}" "data is $data"'
+    show = f'SLIPWAY_DEVICE=cpu; {use("apptainer", "--nv")}; printf "%s\\n" "${{container[@]}}" "data is $data"'
     *words, last = bash(f"mkdir d; {given} scratch=/s; {show}").out.splitlines()
     assert last == f"data is {data.replace('{}', str(place))}"
     mounts = [word for word in words if re.fullmatch(r'.*/(d|x|mounted)"(,image-src=/,ro)?', word)]
@@ -87,7 +95,7 @@ def test_how_data_are_mounted(bash, place, given, mount, data):
 
 
 def test_words_of_apptainer(bash, place):
-    words = bash(f"use_container --nv -- /usr; {SHOW}").out.splitlines()
+    words = bash(f"{use('apptainer', '--nv', paths='/usr')}; {SHOW}").out.splitlines()
     assert words[:5] == ["apptainer", "run", "--no-eval", f"--pwd={place}", "--nv"]
     assert words[-1] == f"{place}/i.sif"
     assert 'type=bind,"source=/usr","destination=/usr"' in words
@@ -97,23 +105,24 @@ def test_words_of_apptainer(bash, place):
     ("settings", "options"),
     [
         ('container_options=(--env "A=a b")', "--env|A=a b|--nv|--mount|"),
-        ("SLIPWAY_DEVICE=cpu", "--mount|"),
-        ("USE_CONTAINER=0", ""),
+        ("container_options=(); SLIPWAY_DEVICE=cpu", "--mount|"),
+        ("container_options=(); USE_CONTAINER=0", ""),
     ],
 )
 def test_options_of_the_site_and_of_the_device(bash, settings, options):
-    out = bash(f'{settings}; use_container --nv; printf "%s|" "${{container[@]:4}}"').out
+    words = use("apptainer", "--nv", site=True)
+    out = bash(f'{settings}; {words}; printf "%s|" "${{container[@]:4}}"').out
     assert out.startswith(options) if options else out == "|"
 
 
 @pytest.mark.parametrize("runtime", ["apptainer", "singularity"])
 def test_singularity_has_the_words_of_apptainer(bash, runtime):
-    code = f"container_runtime={runtime} bind_paths=(/usr); set_container"
-    assert bash(f'{code}; echo "${{container[*]:0:3}}"').out == f"{runtime} run --no-eval\n"
+    assert bash(f'{use(runtime)}; echo "${{container[*]:0:3}}"').out == f"{runtime} run --no-eval\n"
 
 
 class TestPodman:
-    SHOW = 'image=localhost/my:1; use_container --device=nvidia.com/gpu=all -- /usr; "${container[@]}" python3 x'
+    USE = use("podman", "--device=nvidia.com/gpu=all", paths="/usr")
+    SHOW = f'image=localhost/my:1; {USE}; "${{container[@]}}" python3 x'
 
     def test_its_words(self, bash, place):
         code, out, _ = bash(self.SHOW, runtime="podman", programs={"podman": 'printf "%s\\n" "$@"; exit 3'})
@@ -181,7 +190,8 @@ def test_podman_init_passes_on_the_first_sigterm_and_no_second(bash, code, out):
     ],
 )  # the second: in a script that is no shell
 def test_words_of_pyxis(bash, before, head_node):
-    show = 'set_container --container-writable; printf "%s\\n" "${container[@]}" "${on_head_node[@]}"'
+    words = command(container_of("pyxis").words(["--container-writable"]))
+    show = f'set_bind_options; container=({words}); printf "%s\\n" "${{container[@]}}" "${{on_head_node[@]}}"'
     out = bash(f"{before}bind_paths=(/a/b / '/c d') image=docker://x#y; cd /usr; {show}", runtime="pyxis").out
     assert out.splitlines() == [
         "--container-image=x#y", "--container-workdir=/usr", "--container-mounts=/a/b:/a/b,/c d:/c d",

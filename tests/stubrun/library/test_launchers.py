@@ -43,7 +43,7 @@ def test_mpirun_starts_one_process_on_each_node(bash):
     assert "SLURM_X" not in out
 
 
-LEAVE_OUT = "mpirun=(mpirun --hostfile all -x A); exclude_nodes; echo ${mpirun[*]} ${SLURM_JOB_NODELIST:-}"
+LEAVE_OUT = "mpirun_options=(--hostfile all --x A); exclude_nodes; echo ${mpirun_options[*]} ${SLURM_JOB_NODELIST:-}"
 
 
 @pytest.mark.parametrize(
@@ -52,8 +52,8 @@ LEAVE_OUT = "mpirun=(mpirun --hostfile all -x A); exclude_nodes; echo ${mpirun[*
         ("(mpirun_node 1 5 echo 'a  b') | tr '\\n' ' '", ".* --host n2:2 .* -n 1 echo a  b "),
         ("gpu_options=(--gres=gpu:2); (set_mpirun; echo ${SLURM_GPUS_PER_NODE:-none})", "2\n"),
         ("gpu_options=(); (set_mpirun; echo ${SLURM_GPUS_PER_NODE:-none})", "none\n"),
-        (LEAVE_OUT, "mpirun -x A --host n1:2,n2:2\n"),
-        (f"SLURM_JOB_ID=7; {LEAVE_OUT}", "mpirun -x A --host n1:2,n2:2 n1,n2\n"),
+        (LEAVE_OUT, "--x A --host n1:2,n2:2\n"),
+        (f"SLURM_JOB_ID=7; {LEAVE_OUT}", "--x A --host n1:2,n2:2 n1,n2\n"),
     ],
 )
 def test_words_and_variables_of_mpirun(bash, code, out):
@@ -61,7 +61,7 @@ def test_words_and_variables_of_mpirun(bash, code, out):
 
 
 def test_mpirun_that_is_missing(bash):
-    assert_dies(bash("PATH=/nowhere; set_mpirun --hostfile f"), "no-mpi", "mpirun")
+    assert_dies(bash("PATH=/nowhere; mpirun_options=(--hostfile f); set_mpirun"), "no-mpi", "mpirun")
 
 
 # once: HOSTNAME and TMPDIR of the first node went to all
