@@ -285,11 +285,11 @@ class TestSitesAreFound:
         for folder in reversed(folders):
             (folder / "mine.toml").write_text(f'name = "{folder.name} of {folder.parent.name}"\n')
             text = rendered(capsys, spec="ddp", site="mine")
-            assert f"# Site {folder.name} of {folder.parent.name}." in text
+            assert f"# Site {folder.name} of {folder.parent.name}:" in text
         assert re.search(r"--site jobscripts/sites/mine\.toml", text)
         for folder in folders:
             (folder / "mine.toml").unlink()
-        assert "# The site, example." in rendered(capsys, site="example")
+        assert "# Site example:" in rendered(capsys, site="example")
         refused(capsys, "unknown-name", "'mine'", "amd", site="mine")
 
     def test_one_of_the_user_is_named_as_it_was(self, folders, capsys):

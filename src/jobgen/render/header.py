@@ -38,7 +38,7 @@ BY_ITSELF = (
 BY_HAND = "Never by this script: it prints the command that continues the run."
 NOTHING: Mapping[str, List[str]] = MappingProxyType({})
 NEVER = ("time limit, or too few nodes", "nothing: the log shows the command that continues the run", "")
-DOWNLOADS = "; each node the pinned packages, with SLIPWAY_VENV=local and without SLIPWAY_WHEELHOUSE"
+DOWNLOADS = "; on each node the pinned packages, if SLIPWAY_VENV=local without SLIPWAY_WHEELHOUSE"
 BUILT = {
     "image": "The image SLIPWAY_IMAGE, of 0.5 GB (SLIPWAY_VARIANT=cpu), 3.1 GB (cuda) or 4.1 GB (cuda12), which replaces "
     "an older one. During the build, a folder SLIPWAY_IMAGE.JOB.RANDOM beside it (mode 700), which stays after "
