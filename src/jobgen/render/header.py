@@ -40,8 +40,8 @@ NOTHING: Mapping[str, List[str]] = MappingProxyType({})
 NEVER = ("time limit, or too few nodes", "nothing: the log shows the command that continues the run", "")
 DOWNLOADS = "; on each node the pinned packages, if SLIPWAY_VENV=local without SLIPWAY_WHEELHOUSE"
 BUILT = {
-    "image": "The image SLIPWAY_IMAGE, of 0.5 GB (SLIPWAY_VARIANT=cpu), 3.1 GB (cuda) or 4.1 GB (cuda12), which replaces "
-    "an older one. During the build, a folder SLIPWAY_IMAGE.JOB.RANDOM beside it (mode 700), which stays after "
+    "image": "The image SLIPWAY_IMAGE: 0.5 GB (SLIPWAY_VARIANT=cpu), 3.1 GB (cuda) or 4.1 GB (cuda12). It replaces an "
+    "older one. During the build, a folder SLIPWAY_IMAGE.JOB.RANDOM beside it (mode 700), which stays after "
     "SIGKILL.",
     "venv": "An environment SLIPWAY_VENV.DATE-PID, of 5 to 7 GB with CUDA; SLIPWAY_VENV is a link to it. Older "
     "environments stay, also one that SIGKILL left unfinished; the log lists them.",
