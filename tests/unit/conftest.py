@@ -109,4 +109,4 @@ def each_session_stands_for_a_process(monkeypatch):
     if identity := sys.modules.get("slipway.run.identity"):
         monkeypatch.setattr(identity, "process", Forgetful())
     if stop := sys.modules.get("slipway.base.stop"):
-        monkeypatch.setattr(stop.StopRequest, "unmet", stop.Reason.NONE)
+        monkeypatch.setattr(stop.StopRequest, "carried_over", stop.Reason.NONE)

@@ -6,12 +6,12 @@ from ranks import OneOf, on_ranks
 from slipway.base.environment import World
 from slipway.base.stop import Reason, StopRequest
 from slipway.checkpoint.header import Position
-from slipway.run.agreement import Agreement, Pace, Schedule
+from slipway.run.agreement import Agreement, Schedule, VoteInterval
 
 
 class TestPosition:
     def test_what_was_observed_adds_up_and_an_epoch_begins_without_bad_samples(self):
-        position = Position(step=3, samples=9).with_observed(bad=2, seconds=1.5).with_observed(bad=1, seconds=0.5)
+        position = Position(step=3, samples=9).with_added(bad=2, seconds=1.5).with_added(bad=1, seconds=0.5)
         assert position == Position(step=3, samples=9, bad=3, elapsed=2.0)
         assert position.next_epoch() == Position(step=3, epoch=1, elapsed=2.0)
 
@@ -89,7 +89,7 @@ class TestSchedule:
         assert schedule.next_step == 100 + interval
 
     def test_the_interval_grows_slowly_and_shrinks_at_once(self):
-        pace = Pace()
+        pace = VoteInterval()
         intervals = []
         for steps, seconds in [(1, 0.005), (1, 0.005), (2, 0.01), (4, 0.02), (8, 16.0), (1, 2.0)]:
             pace.observe(steps, seconds)

@@ -12,7 +12,7 @@ from slipway.checkpoint.header import Header, Position
 from slipway.dist.communicator import Alone
 from support import ROOT
 from trainer.config.settings import DataConfig, Launch, ModelConfig, Settings, TrainConfig
-from trainer.engine.auto_precision import PLAIN, by_hardware, multiplies_bf16, saved, settle
+from trainer.engine.auto_precision import PLAIN, saved, settle, supports_bf16, values_for_devices
 from trainer.engine.checkpoint import CONFIG
 
 CPU = torch.device("cpu")
@@ -77,16 +77,16 @@ def test_a_cpu_of_which_torch_says_nothing_does_not_and_is_not_warned_of(monkeyp
 )
 def test_a_gpu_does_since_ampere(monkeypatch, capability, expected):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
-    assert multiplies_bf16(GPU) is expected
+    assert supports_bf16(GPU) is expected
 
 
 def test_a_gpu_of_amd_has_other_numbers(monkeypatch):
     monkeypatch.setattr(torch.version, "hip", "7.1")
-    assert not multiplies_bf16(GPU)
+    assert not supports_bf16(GPU)
 
 
 def test_devices_without_bf16_keep_the_plain_settings():
-    assert by_hardware(settings_of(), bf16=False) == PLAIN
+    assert values_for_devices(settings_of(), bf16=False) == PLAIN
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from slipway import Session
-from slipway.base.cause import LONGEST, leave_cause
+from slipway.base.cause import LONGEST, write_cause
 from slipway.base.errors import AllDamagedError, SlipwayError, StateMismatchError, TrackerError, explain
 from trainer.config.errors import ConfigError, TrainerError, UsageError
 
@@ -29,7 +29,7 @@ def attempt(tmp_path, monkeypatch):
 
 
 def leave(attempt, error, **variables):
-    leave_cause(error, folder=attempt.parents[1], variables={"TRAINER_ATTEMPT": "3", **variables})
+    write_cause(error, folder=attempt.parents[1], variables={"TRAINER_ATTEMPT": "3", **variables})
 
 
 def marked(attribute):
@@ -74,7 +74,7 @@ class TestLeave:
     @pytest.mark.parametrize("number", ["", "0", "4", "no number", "../3"])
     def test_it_is_left_only_in_the_folder_that_a_job_script_has_made(self, attempt, number):
         leave(attempt, NO_GPU, TRAINER_ATTEMPT=number)
-        leave_cause(NO_GPU, folder=None, variables={"TRAINER_ATTEMPT": "3"})
+        write_cause(NO_GPU, folder=None, variables={"TRAINER_ATTEMPT": "3"})
         assert sorted(path.name for path in attempt.parents[1].rglob("*")) == ["3", "logs"]
 
     def test_a_folder_that_cannot_be_written_raises_nothing(self, attempt):

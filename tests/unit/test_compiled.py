@@ -9,7 +9,7 @@ import pytest
 from messages import assert_warning, slugs
 from slipway.base.environment import World, read_environment
 from slipway.checkpoint import compile_cache as compiled
-from slipway.checkpoint.compile_cache import CompiledCode, kind_of_node
+from slipway.checkpoint.compile_cache import CompiledCode, node_fingerprint
 
 
 class Node:
@@ -17,7 +17,7 @@ class Node:
 
     def __init__(self, run, name):
         self.run, self.cache = run, run.parent / name
-        self.archive = run / "compiled" / f"{kind_of_node()}.zip"
+        self.archive = run / "compiled" / f"{node_fingerprint()}.zip"
 
     def begin(self, *, attempt="1", **world):
         """Begin an attempt."""

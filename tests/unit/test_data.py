@@ -25,7 +25,7 @@ from trainer.model.torchvision_on_cpu import import_torchvision
 ALMOST_ONE = np.nextafter(np.float32(1), np.float32(0))
 
 
-def images_of(count, channels=1, height=8, width=8):
+def image_facts(count, channels=1, height=8, width=8):
     return torch.from_numpy(np.random.default_rng(0).integers(0, 256, (count, channels, height, width), dtype=np.uint8))
 
 
@@ -113,7 +113,7 @@ class TestMnist:
 
 class TestCifar10:
     def test_rows_of_planes_become_colour_images(self, tmp_path, monkeypatch):
-        rows = images_of(4, 3, 32, 32)
+        rows = image_facts(4, 3, 32, 32)
         folder = tmp_path / "cifar-10-batches-py"
         folder.mkdir()
         batch = {"data": rows.flatten(1).numpy(), "labels": [3, 1, 2, 0]}
@@ -155,7 +155,7 @@ def test_synthetic_images_have_the_given_shape_and_number(shape):
 
 
 def test_statistics_are_those_of_each_channel():
-    images = images_of(10, 3)
+    images = image_facts(10, 3)
     mean, std = channel_statistics(images)
     for channel in range(3):
         values = images[:, channel].numpy() / 255
@@ -180,7 +180,7 @@ class TestCropAndFlip:
     @pytest.mark.parametrize("flip", [False, True])
     @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 5, 9)])
     def test_a_batch_is_what_its_samples_are_one_by_one(self, padding, flip, shape):
-        images = images_of(64, *shape)
+        images = image_facts(64, *shape)
         draws = torch.from_numpy(np.random.default_rng(1).random((64, 3), dtype=np.float32))
         draws[:2] = torch.tensor([[0.0], [ALMOST_ONE]])  # the largest shifts
         batch = crop_flip(images, draws, padding=padding, flip=flip)
@@ -190,10 +190,10 @@ class TestCropAndFlip:
 
 class TestFeed:
     DATASET = InMemoryDataset(
-        images_of(50, 3),
+        image_facts(50, 3),
         torch.arange(50),
         tuple(map(str, range(50))),
-        channel_statistics(images_of(50, 3)),
+        channel_statistics(image_facts(50, 3)),
         2,
         flip=True,
     )

@@ -17,11 +17,11 @@ from slipway.base.errors import (
     RunError,
     SessionError,
     SlipwayError,
+    add_label,
+    error_line,
     explain,
     from_json,
     is_retryable,
-    labelled,
-    message_of,
     reason_of,
     slug_of,
     to_json,
@@ -108,9 +108,9 @@ def test_each_is_one_line_that_can_be_printed_whatever_its_facts_hold(kind):
     assert str(error).isprintable()
     hostile = "a\nb\x1b[31m\u2028c\udcff"
     error = kind(**dict.fromkeys(error.facts, hostile)) if kind.name else kind(error.slug, hostile)
-    for text in (message_of(error), reason_of(error)):
+    for text in (error_line(error), reason_of(error)):
         assert text.isprintable()
-    assert_error(f"trainer: {message_of(error)}", error.slug)
+    assert_error(f"trainer: {error_line(error)}", error.slug)
 
 
 def test_the_table_gives_the_remedy_and_no_error_names_a_flag():
@@ -120,6 +120,6 @@ def test_the_table_gives_the_remedy_and_no_error_names_a_flag():
 
 
 def test_what_a_program_prints_of_one_is_its_kind_slug_and_sentence():
-    assert messages(f"trainer: {message_of(IN_USE)}") == [Message("error", "folder-in-use", explain(IN_USE))]
-    assert messages(labelled("warning", "node-lost", "node\n7")) == [Message("warning", "node-lost", "node 7")]
+    assert messages(f"trainer: {error_line(IN_USE)}") == [Message("error", "folder-in-use", explain(IN_USE))]
+    assert messages(add_label("warning", "node-lost", "node\n7")) == [Message("warning", "node-lost", "node 7")]
     assert reason_of(LostFolderError(lock="a/lock")).partition(": ")[0] == "lost-folder"

@@ -25,7 +25,7 @@ def new_process(monkeypatch):
 
     def begin():
         monkeypatch.setattr(identity, "process", identity.Process())
-        monkeypatch.setattr(StopRequest, "unmet", Reason.NONE)
+        monkeypatch.setattr(StopRequest, "carried_over", Reason.NONE)
 
     begin()
     return begin

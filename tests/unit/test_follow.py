@@ -204,14 +204,14 @@ class TestThisMachine:
         (run / "verdict.1").write_text(f"{verdict}\n")
         assert [found[:3] for found in facts(capsys, str(run))] == [("failed", "cannot-read", 1)]
         assert "(cannot-read: node2: [rank 1] no data)" in said(capsys, "status", str(run)).out
-        assert (Run(run).is_refused, Run(run).is_done) == (True, False)
+        assert (Run(run).has_permanent_error, Run(run).is_done) == (True, False)
 
     @pytest.mark.parametrize("cause", ["", "78", "1 x", "\0", "778 x"])
     def test_a_malformed_cause_is_ignored(self, here, cause):
         run = make_run(here, state="done")
         (run / "logs" / "1" / "cause").write_text(cause)
         (run / "verdict.1").write_text("done 60 complete\n")
-        assert (Run(run).is_refused, Run(run).is_done) == (False, True)
+        assert (Run(run).has_permanent_error, Run(run).is_done) == (False, True)
 
     def test_an_attempt_that_has_not_begun_to_train_is_distinguished_from_the_previous(self, here, capsys):
         run = make_run(here, state="stopped", reason="time-limit")

@@ -15,11 +15,11 @@ from slipway.base.gpu import (
     VARIANTS,
     Gpus,
     advice,
-    driver_of_this_machine,
     find_gpus,
     fits,
-    gpus_of_this_machine,
     mismatch,
+    query_driver_in_child,
+    query_gpus_in_child,
 )
 from support import ROOT, pins
 from trainer.parallel import device as gpu
@@ -37,7 +37,7 @@ def machine(libcuda, monkeypatch):
     def machine(cuda, *capabilities, timeout=20):
         monkeypatch.setenv("LD_LIBRARY_PATH", str(libcuda))
         monkeypatch.setenv("STANDIN_CUDA", " ".join((cuda, *capabilities)))
-        return gpus_of_this_machine(timeout)
+        return query_gpus_in_child(timeout)
 
     return machine
 
@@ -120,10 +120,10 @@ def test_the_trainer_refuses_gpus_that_its_torch_cannot_use(  # noqa: PLR0917 --
 
 def test_submit_names_the_variant_for_nodes_like_this_one(machine, capsys):
     machine("12020", "70", "80")
-    precheck._compare_gpus(lambda: "cuda12")
-    precheck._compare_gpus(lambda: "of a site")
+    precheck._warn_of_gpu_mismatch(lambda: "cuda12")
+    precheck._warn_of_gpu_mismatch(lambda: "of a site")
     assert capsys.readouterr().err == ""
-    precheck._compare_gpus(lambda: "cuda")
+    precheck._warn_of_gpu_mismatch(lambda: "cuda")
     err = capsys.readouterr().err
     assert_warning(err, "gpu-mismatch", "cuda ", "7.0, 8.0", "12.2", "VARIANT=cuda12")
     assert err.count("\n") == 1
@@ -157,9 +157,9 @@ def test_a_driver_that_hangs_is_not_waited_for(machine, monkeypatch):
     began = time.monotonic()
     assert machine("13000", "80", timeout=2) is None
     assert time.monotonic() - began < 300
-    assert driver_of_this_machine(timeout=2) == Gpus((0, 0), [], "no answer within 2 s")
+    assert query_driver_in_child(timeout=2) == Gpus((0, 0), [], "no answer within 2 s")
     monkeypatch.setattr("slipway.base.gpu.sys.executable", str(ROOT / "tests" / "unit" / "nothing"))
-    assert gpus_of_this_machine() is None
+    assert query_gpus_in_child() is None
 
 
 @pytest.mark.parametrize("number", ["2", "auto"])

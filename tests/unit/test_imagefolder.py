@@ -19,7 +19,7 @@ from trainer.data.feed import Feed
 from trainer.data.loader import NO_LABEL, Loader
 from trainer.data.sampler import MicroBatch
 from trainer.data.sets import open_data
-from trainer.data.sets.imagefolder import ImageFolder, centre_box, random_box
+from trainer.data.sets.imagefolder import ImageFolder, center_box, random_box
 from trainer.model.normalise import normalisation
 
 RED, BLUE = (250, 10, 20), (5, 30, 240)
@@ -206,7 +206,7 @@ class TestDecoding:
         write_one(tmp_path, pixels)
         image = first_image(opened(tmp_path).validation)
         assert torch.equal(image, torch.tensor(BLUE, dtype=torch.uint8).view(3, 1, 1).expand(3, 16, 16))
-        assert centre_box(96, 32) == (34, 2, 62, 30)
+        assert center_box(96, 32) == (34, 2, 62, 30)
 
     def test_squash_takes_the_whole_image_as_torchvision_does(self, tmp_path):
         write_one(tmp_path, noise(0, 24, 30))

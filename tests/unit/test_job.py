@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from slipway import Session, Stopped
-from slipway.base.cause import withdraw_cause
+from slipway.base.cause import remove_cause
 from slipway.base.environment import read_environment
 from slipway.base.errors import SlipwayError
 from slipway.base.stop import Reason
@@ -216,4 +216,4 @@ class TestSessions:
         with pytest.raises(SlipwayError):
             self.train(job / "fold0", 8, seed=7)
         assert (job / "logs" / "3" / "cause").read_text().startswith("78 different-run: ")
-        withdraw_cause()
+        remove_cause()

@@ -20,7 +20,7 @@ from jobgen.base.shell import COLUMNS, Expansion, array, default, option, quote
 from jobgen.cli import main
 from jobgen.render.script import _commented
 from jobgen.resolve.load import load
-from jobgen.resolve.resolve import FIELDS_OF_SETTINGS, resolve
+from jobgen.resolve.resolve import SITE_FIELD_OF_SETTING, resolve
 from jobgen.schedulers import pbs, scheduler_of, slurm
 from messages import assert_error, assert_names, assert_warning, messages
 from messages import refused as refusing
@@ -314,7 +314,7 @@ class TestPathsOfASite:
 
     @pytest.mark.parametrize("name", sorted(SETTINGS))
     def test_a_setting_is_no_variable_of_env(self, capsys, name):
-        field = FIELDS_OF_SETTINGS.get(name)
+        field = SITE_FIELD_OF_SETTING.get(name)
         refused(capsys, "bad-site", "example", name, "[env]", f" {field}." if field else "", settings=[f"env.{name}=1"])
 
 

@@ -235,7 +235,7 @@ class TestAStoppedFit:
 
     def test_a_script_that_seeds_nothing_keeps_the_seed_of_its_first_attempt(self, tmp_path, new_process):
         first = fit(tmp_path / "run", seed=None, end=(3, signal.SIGTERM))
-        seed = identity.recorded_in(tmp_path / "run")["seed"]
+        seed = identity.read_recorded(tmp_path / "run")["seed"]
         new_process()
         second = fit(tmp_path / "run", seed=None)
         new_process()

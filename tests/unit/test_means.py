@@ -433,7 +433,7 @@ class TestARunWithoutSteps:
         assert slugs(caplog.text) == []
 
     def test_a_long_pass_is_not_waited_for(self, tmp_path, caplog, monkeypatch):
-        monkeypatch.setattr("slipway.script.loops.MOST_BATCHES", 3)
+        monkeypatch.setattr("slipway.script.loops.CHECK_AFTER_BATCHES", 3)
         attempt = Attempt(tmp_path)
         with contextlib.suppress(KilledError), attempt.open() as session:
             for _ in session.epochs(1):

@@ -117,7 +117,7 @@ class TestJsonLines:
         assert not re.search(r"\d+ lines", caplog.messages[1])
 
     def test_beyond_what_is_kept_for_a_full_disk_lines_are_counted(self, tmp_path, caplog, monkeypatch):
-        monkeypatch.setattr("slipway.base.files.MOST_UNWRITTEN", 300)
+        monkeypatch.setattr("slipway.base.files.MAX_UNWRITTEN_BYTES", 300)
         lines = LineFile(tmp_path / "lines")
         with file_size_limit(100):
             for number in range(100):

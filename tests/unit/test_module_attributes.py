@@ -485,7 +485,7 @@ def test_what_an_optimizer_holds_and_cannot_be_saved_is_named_once(caplog):
     assert model
 
 
-OF_TORCH = {
+BASE_ATTRIBUTES = {
     "Adam": lambda parameters: torch.optim.Adam(parameters, fused=True),
     "SGD": lambda parameters: torch.optim.SGD(parameters, fused=True),
     "Adagrad": lambda parameters: torch.optim.Adagrad(parameters, fused=True),
@@ -494,9 +494,9 @@ OF_TORCH = {
 }
 
 
-@pytest.mark.parametrize("kind", OF_TORCH)
+@pytest.mark.parametrize("kind", BASE_ATTRIBUTES)
 def test_optimizers_of_torch_have_no_attributes_to_save(kind):
-    model, optimizer, part = with_optimizer(OF_TORCH[kind])
+    model, optimizer, part = with_optimizer(BASE_ATTRIBUTES[kind])
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, 9, cycle_momentum=False)
     optimizer.register_step_post_hook(lambda *_: None)
 

@@ -9,14 +9,14 @@ from torch.optim import SGD, Adam, lr_scheduler
 
 from messages import assert_warning, refused, slugs
 from slipway.checkpoint.stateful import join, split
-from slipway.state.named_objects import components_of
-from slipway.state.schedulers import unscheduled
+from slipway.state.named_objects import session_components
+from slipway.state.schedulers import has_unsaved_scheduler
 
 
 def parts_of(model, optimizer, **others):
     """Return what saves a model, an optimizer and other objects of a session, by name."""
     others = {"scheduler": {}, "scaler": {}, "extra": {}, **others}
-    return components_of({"model": {"model": model}, "optimizer": {"optimizer": optimizer}, **others})
+    return session_components({"model": {"model": model}, "optimizer": {"optimizer": optimizer}, **others})
 
 
 class Script:
@@ -177,11 +177,11 @@ def optimizer():
 )
 def test_a_scheduler_that_is_not_given_is_found_by_its_optimizer(make):
     given, other = optimizer(), optimizer()
-    assert not unscheduled(given, [])
+    assert not has_unsaved_scheduler(given, [])
     scheduler, of_other = make(given), make(other)
-    assert unscheduled(given, [])
-    assert unscheduled(given, [of_other])
-    assert not unscheduled(given, [of_other, scheduler])
+    assert has_unsaved_scheduler(given, [])
+    assert has_unsaved_scheduler(given, [of_other])
+    assert not has_unsaved_scheduler(given, [of_other, scheduler])
 
 
 def test_a_scheduler_of_another_library_counts_for_any_optimizer():
@@ -191,8 +191,8 @@ def test_a_scheduler_of_another_library_counts_for_any_optimizer():
 
     given = optimizer()
     given.param_groups[0]["initial_lr"] = 0.1
-    assert unscheduled(given, [])
-    assert not unscheduled(given, [Warmup()])
+    assert has_unsaved_scheduler(given, [])
+    assert not has_unsaved_scheduler(given, [Warmup()])
 
 
 @pytest.mark.parametrize(("kind", "found"), [("scheduler", []), ("extra", []), (None, ["scheduler-not-given"])])

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 
 from messages import assert_error, assert_names, assert_warning, refused
 from slipway import PackedImages
-from slipway.data.packed import find_images, root_of
+from slipway.data.packed import archive_root, find_images
 from trainer.config.settings import DataConfig
 from trainer.data.loader import Loader
 from trainer.data.pack import AHEAD, _lock, _read_ahead, main, reduced
@@ -342,7 +342,7 @@ class TestReduced:
     ],
 )
 def test_the_folder_that_an_archive_represents(names, root, found):
-    assert root_of(names) == root
+    assert archive_root(names) == root
     assert find_images(names, root).classes == tuple(found)
 
 

@@ -14,7 +14,7 @@ from messages import assert_warning, refused
 from ranks import on_ranks
 from slipway import Session, Stopped
 from slipway.checkpoint.header import Position
-from slipway.script.peek import require_as_peeked
+from slipway.script.peek import require_peeked_position
 
 
 @pytest.fixture(autouse=True)
@@ -145,7 +145,7 @@ def test_if_one_rank_has_peeked_all_are_refused(tmp_path):
     def check(comm):
         folder = tmp_path if comm.world.rank == 1 else tmp_path / "not peeked into"
         with refused("peeked-elsewhere", 3) as caught:
-            require_as_peeked(folder, Position(epoch=1, step=3), comm)
+            require_peeked_position(folder, Position(epoch=1, step=3), comm)
         return caught.value.raised_on_all_ranks
 
     assert on_ranks(3, check) == [True] * 3

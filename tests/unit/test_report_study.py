@@ -13,7 +13,7 @@ from report_page import report
 from slipway.report.attempts import read_attempts
 from slipway.report.scaling import Measured, advise, bottleneck, compare, difference
 from slipway.report.series import Metrics
-from slipway.report.shares import shares_of
+from slipway.report.shares import time_breakdown
 from slipway.report.untrusted_folder import Folder
 
 
@@ -99,14 +99,14 @@ def test_the_time_of_a_step_is_that_of_most_records(tmp_path):
     found = [record for record in records(rate=1000.0, batch=64, every=5, data=0.05) if record["kind"] == "train"]
     for record in found[3:]:
         record["elapsed"] += 60.0
-    shares = shares_of(Metrics(Folder(make_run(tmp_path / "run", found=found)), running=False))
-    assert shares.seconds_a_step == pytest.approx(0.95 * 64 / 1000)
-    assert shares.seconds_a_batch == pytest.approx(64 / 1000)
+    shares = time_breakdown(Metrics(Folder(make_run(tmp_path / "run", found=found)), running=False))
+    assert shares.seconds_per_step == pytest.approx(0.95 * 64 / 1000)
+    assert shares.seconds_per_batch == pytest.approx(64 / 1000)
 
 
 def test_communication_is_the_difference_to_one_rank_with_as_large_a_batch():
     def point(ranks, seconds, waits=0.3, alike=(1, 32.0), group="ddp"):
-        both = {"seconds_a_step": seconds, "seconds_a_batch": seconds + waits}
+        both = {"seconds_per_step": seconds, "seconds_per_batch": seconds + waits}
         return Measured(f"p{ranks}", ranks, ranks, group, alike=alike, **both)
 
     found = [point(1, 0.1), point(2, 0.2), point(2, 0.05), point(4, 0.2, alike=(1, 16.0))]

@@ -26,7 +26,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from attempts import Attempt, whole_and_stopped
 from messages import assert_warning, slugs
 from slipway import Stopped
-from slipway.data.array_digest import digest_of_data
+from slipway.data.array_digest import data_digest_of
 from slipway.data.workers import end_workers
 
 pytestmark = pytest.mark.usefixtures("agree_after_each_step")
@@ -435,9 +435,9 @@ def test_a_change_that_a_resumed_attempt_lacks_is_named(name, tmp_path, caplog):
 @pytest.mark.parametrize("make", [torch.zeros, np.zeros, lambda shape: torch.zeros(shape[::-1]).T])
 def test_of_large_data_elements_at_equal_distances_are_compared(make):
     data = make((1000, 600))
-    before = digest_of_data(data)
+    before = data_digest_of(data)
     data[7] = 1
-    assert digest_of_data(data) != before
+    assert data_digest_of(data) != before
 
 
 def test_what_is_slow_to_read_has_its_shape_alone(tmp_path):
@@ -445,8 +445,8 @@ def test_what_is_slow_to_read_has_its_shape_alone(tmp_path):
     (tmp_path / "tensor").write_bytes(bytes(32))
     of_file = torch.from_file(str(tmp_path / "tensor"), shared=True, size=8)
     for data in (mapped, mapped[2:], of_file, torch.empty(8, device="meta"), np.array(["a", None])):
-        assert digest_of_data(data).endswith("]")
-    assert not digest_of_data(torch.ones(3, dtype=torch.bfloat16, requires_grad=True)).endswith("]")
+        assert data_digest_of(data).endswith("]")
+    assert not data_digest_of(torch.ones(3, dtype=torch.bfloat16, requires_grad=True)).endswith("]")
 
 
 @pytest.mark.parametrize(("copies", "stop_at"), [(True, 2), (True, 5), (False, 2)])

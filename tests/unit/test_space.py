@@ -16,7 +16,7 @@ import torch
 from messages import slugs
 from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.header import Header, Position
-from slipway.checkpoint.space import QUOTA_SCRIPT, warn_of_little_space
+from slipway.checkpoint.space import QUOTA_SCRIPT, warn_if_low_space
 
 MILA = """\
 /home/mila/n/normandf
@@ -166,7 +166,7 @@ class TestWarning:
             monkeypatch.setattr("os.statvfs", lambda _: found)
             caplog.clear()
             checkpoint = Checkpoint({"model": {"w": torch.zeros(500)}}, Header(Position()))
-            warn_of_little_space(checkpoint, tmp_path, keep=1, quota=quota)
+            warn_if_low_space(checkpoint, tmp_path, keep=1, quota=quota)
             assert set(slugs(caplog.text)) <= {"low-disk-space"}
             assert all(str(tmp_path) in text for text in caplog.messages)
             return [named(*record.args) for record in caplog.records]

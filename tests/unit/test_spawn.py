@@ -12,7 +12,7 @@ import pytest
 from messages import assert_error, refused
 from slipway.base.stop import SIGNALS
 from trainer.config.settings import Settings
-from trainer.launch.spawn import _in_a_fork, _start
+from trainer.launch.spawn import _run_in_fork, _start
 
 ASK = "from trainer.launch.spawn import _import_for_ranks; print(_import_for_ranks().get_start_method())"
 THREAD = "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start();"
@@ -83,7 +83,7 @@ import trainer.launch.spawn
 def waits(request, environment):
     if environment.local_rank == 1:
         raise ConfigError("bad-value", "refused")
-    with request.ending_at_once("rank", "for the other ranks"):
+    with request.exit_on_request("rank", "for the other ranks"):
         time.sleep(600)
 
 def fails_because_of_it(request, environment, seconds=0.0):
@@ -148,7 +148,7 @@ def test_more_ranks_than_gpus_are_refused_before_they_start(tmp_path):
 class TestInAFork:
     def test_it_answers_from_another_process_and_leaves_no_thread(self):
         script = (
-            "import os; from trainer.launch.spawn import _in_a_fork; print(_in_a_fork(lambda _: os.getpid(), None))"
+            "import os; from trainer.launch.spawn import _run_in_fork; print(_run_in_fork(lambda _: os.getpid(), None))"
         )
         script += "; print(os.getpid(), len(os.listdir('/proc/self/task')))"
         done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
@@ -157,4 +157,4 @@ class TestInAFork:
 
     def test_a_killed_child_is_an_error(self):
         with refused("broken-gpu", "-9"):
-            _in_a_fork(lambda _: os.kill(os.getpid(), signal.SIGKILL), Settings())
+            _run_in_fork(lambda _: os.kill(os.getpid(), signal.SIGKILL), Settings())

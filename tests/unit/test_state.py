@@ -25,8 +25,8 @@ from trainer.engine.checkpoint import (
     capture,
     check_resumable,
     facts,
-    identity_of,
-    require_of_trainer,
+    identity_values,
+    require_trainer_checkpoint,
     restore,
 )
 from trainer.evaluate.trained_run import check_config
@@ -189,10 +189,10 @@ class TestIdentity:
             check_resumable(found, config_of(), learner)
 
     def test_a_checkpoint_of_a_session_is_refused(self, found):
-        require_of_trainer(found)
+        require_trainer_checkpoint(found)
         of_session = Checkpoint(found.tensors, found.header._replace(facts={"order": 2}))
         with refused("checkpoint-of-script"):
-            require_of_trainer(of_session)
+            require_trainer_checkpoint(of_session)
 
     def test_what_may_differ_differs_freely(self, found, learner):
         check_resumable(found, config_of(lr=5.0), learner)
@@ -231,4 +231,4 @@ class TestIdentity:
             check_resumable(other, config_of(), learner)
 
     def test_every_key_of_it_is_one_of_the_configuration(self):
-        assert list(identity_of(Settings())) == list(IDENTITY)
+        assert list(identity_values(Settings())) == list(IDENTITY)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jobgen.batch.study.grid import Axes, points_of, weak_batch
+from jobgen.batch.study.grid import Axes, points_of, weak_scaling_batch
 from jobgen.batch.study.record import read_study
 from jobgen.cli import main
 from messages import assert_error, assert_names, numbers
@@ -48,7 +48,7 @@ def make_environment():
 
 def test_a_grid_takes_as_few_nodes_as_have_room():
     axes = Axes(ranks=[1, 2, 3, 4], cpus=[2], nodes=[], backends=[], containers=[])
-    points, remarks = points_of(axes, most_per_node=2)
+    points, remarks = points_of(axes, max_ranks_per_node=2)
     assert [(point.name, point.ranks_per_node) for point in points] == [
         ("nodes1-ranks1-cpus2", 1),
         ("nodes1-ranks2-cpus2", 2),
@@ -56,20 +56,20 @@ def test_a_grid_takes_as_few_nodes_as_have_room():
         ("nodes2-ranks4-cpus2", 2),
     ]
     assert [numbers(remark) for remark in remarks] == [[3, 3, 1, 2]]  # 3 ranks on 3 nodes, 1 on each, though 2 fit
-    points, remarks = points_of(axes._replace(ranks=[3], nodes=[3]), most_per_node=2)
+    points, remarks = points_of(axes._replace(ranks=[3], nodes=[3]), max_ranks_per_node=2)
     assert (len(points), remarks) == (1, [])  # as it was asked for
 
 
 def test_points_that_cannot_be_are_named():
     axes = Axes(ranks=[1, 3, 8], cpus=[1, 2], nodes=[2], backends=["ddp"], containers=["0", "1"])
-    points, remarks = points_of(axes, most_per_node=2)
+    points, remarks = points_of(axes, max_ranks_per_node=2)
     assert points == []
     assert [numbers(remark) for remark in remarks] == [[1, 2], [3, 2], [8, 2, 2]]  # a node takes 2
 
 
 def test_names_say_what_else_varies():
     axes = Axes(ranks=[2], cpus=[1], nodes=[], backends=["ddp", "horovod"], containers=["0", "1"])
-    points, _ = points_of(axes, most_per_node=2)
+    points, _ = points_of(axes, max_ranks_per_node=2)
     assert [point.name for point in points] == [
         "nodes1-ranks2-cpus1-ddp-venv",
         "nodes1-ranks2-cpus1-ddp-image",
@@ -135,7 +135,7 @@ def test_a_weak_study_keeps_the_batch_of_a_rank(login_node, capsys):
 @pytest.mark.parametrize(("train", "expected"), [({}, 64), ({"batch_size": 32}, 32), ({"batch_size_per_rank": 8}, 8)])
 def test_the_batch_of_a_weak_study(train, expected):
     schema = json.loads((ROOT / "configs" / "schema.json").read_text())
-    assert weak_batch({"train": train}, schema) == expected
+    assert weak_scaling_batch({"train": train}, schema) == expected
 
 
 @pytest.mark.parametrize("words", [(), ("--batch", "16")])

@@ -29,7 +29,7 @@ from slipway.dist.communicator import Alone
 from trainer.config.settings import DataConfig, ModelConfig, Settings, experiment
 from trainer.data.order import TABLES
 from trainer.data.sets import open_data
-from trainer.engine.checkpoint import IMAGES, capture, facts, images_of
+from trainer.engine.checkpoint import IMAGES, capture, facts, image_facts
 from trainer.evaluate import trained_run as source_module
 from trainer.evaluate.export import main as export
 from trainer.evaluate.trained_run import check_config, check_data, find_source, model_of, read_trained
@@ -51,7 +51,7 @@ def save(run, step, *, accuracy=None, config=CONFIG, keep=3):
                 parameter.fill_(step / 2)
     (run / "checkpoints").mkdir(parents=True, exist_ok=True)
     (run / "config.toml").write_text(tomli_w.dumps(experiment(config)))
-    known = facts(learner, config, order_version=TABLES) | {IMAGES: images_of(DATA.train)}
+    known = facts(learner, config, order_version=TABLES) | {IMAGES: image_facts(DATA.train)}
     metric = None if accuracy is None else Metric("accuracy", accuracy)
     CheckpointStore(run / "checkpoints", keep=keep).add(capture(learner, Header(Position(step=step), metric, known)))
     return run / "checkpoints" / f"step_{step:08d}"
@@ -309,7 +309,7 @@ def test_plain_torch_classifies_by_the_exported_file_as_the_trainer_does(tmp_pat
         learner.model.fc.bias -= learner.logits(images).mean(0)
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     (tmp_path / "run" / "config.toml").write_text(tomli_w.dumps(experiment(config)))
-    known = facts(learner, config, order_version=TABLES) | {IMAGES: images_of(parts.train)}
+    known = facts(learner, config, order_version=TABLES) | {IMAGES: image_facts(parts.train)}
     CheckpointStore(tmp_path / "run" / "checkpoints", keep=1).add(
         capture(learner, Header(Position(step=1), None, known))
     )

@@ -17,7 +17,7 @@ from jobgen.base.errors import JobgenError
 from jobgen.base.job import BUILDS, Job, Option
 from jobgen.base.queue import JobId, Phase, Seen, ask
 from jobgen.base.shell import Expansion, Word, one_line, words_of
-from jobgen.schedulers import Array, Contract, Directive, Scheduler, array_reason, range_of
+from jobgen.schedulers import Array, Contract, Directive, Scheduler, array_directive_reason, array_range
 
 NAME = "name of the log; one log for output and errors; start again after the loss of a node"
 NODES = "any number of nodes, their GPUs, cores for threads and data loaders; time limit of one start"
@@ -215,7 +215,7 @@ class PBS(Scheduler):
         """Add -J (Torque: -t). OpenPBS accepts only arrays whose jobs are rerunnable (qsub(1B), -J)."""
         torque = job.site.pbs == "torque"
         again = job if torque else msgspec.structs.replace(job, options={**job.options, "r": "y"})
-        row = (f"#PBS -{'t' if torque else 'J'} {range_of(tasks, at_once)}", array_reason(at_once))
+        row = (f"#PBS -{'t' if torque else 'J'} {array_range(tasks, at_once)}", array_directive_reason(at_once))
         return Array([*self.directives(again), row], "$PBS_ARRAYID" if torque else "$PBS_ARRAY_INDEX")
 
     def submission(self, path: str, arguments: List[str]) -> List[str]:  # noqa: ARG002 -- they are in the script

@@ -10,7 +10,7 @@ from jobgen.base.errors import JobgenError
 from jobgen.base.job import BUILDS, Job, Option
 from jobgen.base.queue import JobId, Phase, Seen, ask
 from jobgen.base.shell import one_line, quote, words_of
-from jobgen.schedulers import Array, Contract, Directive, Scheduler, array_reason, range_of
+from jobgen.schedulers import Array, Contract, Directive, Scheduler, array_directive_reason, array_range
 
 REASONS = {
     "job-name": "what squeue shows",
@@ -207,7 +207,7 @@ class Slurm(Scheduler):
 
     def array(self, job: Job, *, tasks: int, at_once: int) -> Array:
         """Return the directives with --array added."""
-        row = (f"#SBATCH --array={range_of(tasks, at_once)}", array_reason(at_once))
+        row = (f"#SBATCH --array={array_range(tasks, at_once)}", array_directive_reason(at_once))
         return Array([*self.directives(job), row], "$SLURM_ARRAY_TASK_ID")
 
     def submission(self, path: str, arguments: List[str]) -> List[str]:

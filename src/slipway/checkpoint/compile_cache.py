@@ -54,11 +54,11 @@ class CompiledCode:
 
     @cached_property
     def _archive(self) -> Path:
-        return self._folder / f"{kind_of_node()}.zip"
+        return self._folder / f"{node_fingerprint()}.zip"
 
     def unpack(self, world: World) -> None:
         """Unpack the archive into the cache, on one rank per node; call this before anything compiles."""
-        if self._cache is None or not world.is_first_of_node:
+        if self._cache is None or not world.is_local_root:
             return
         try:
             _unpack(self._archive, self._cache)
@@ -104,7 +104,7 @@ class CompiledCode:
         self._is_damaged = False
 
 
-def kind_of_node() -> str:
+def node_fingerprint() -> str:
     """Return 16 hexadecimal digits that identify torch, CPU and C library, on which compiled code depends."""
     facts = [torch.__version__, platform.machine(), *platform.libc_ver()]
     with contextlib.suppress(OSError):

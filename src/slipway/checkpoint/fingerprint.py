@@ -13,7 +13,7 @@ from slipway.checkpoint.stateful import split
 from slipway.dist.collectives import as_bytes
 from slipway.dist.replicas import checksum
 
-ON_DEVICE = 1 << 20
+MIN_CHECKSUM_ON_GPU = 1 << 20
 """Minimum bytes of a GPU tensor for a checksum on the GPU instead of a copy to the CPU."""
 
 
@@ -26,12 +26,14 @@ class Fingerprint(NamedTuple):
     """Bytes that the state takes in a checkpoint."""
 
 
-def fingerprint(state: Mapping[Any, Any], *, of_tensors: bool = True, restored_in_place: bool = False) -> Fingerprint:
+def fingerprint(
+    state: Mapping[Any, Any], *, with_elements: bool = True, restored_in_place: bool = False
+) -> Fingerprint:
     """Return the fingerprint of a state_dict.
 
     Args:
         state: tensors and anything else that a checkpoint can hold.
-        of_tensors: whether the digest covers the tensors' elements; otherwise only their names, shapes and dtypes.
+        with_elements: whether the digest covers the tensors' elements; otherwise only their names, shapes and dtypes.
         restored_in_place: see ``split``.
 
     Raises:
@@ -40,12 +42,12 @@ def fingerprint(state: Mapping[Any, Any], *, of_tensors: bool = True, restored_i
     tensors, tree = split(state, "state", restored_in_place=restored_in_place)
     text = json.dumps([tree, [[name, str(tensor.dtype), [*tensor.shape]] for name, tensor in tensors.items()]]).encode()
     total = hashlib.sha256(text)
-    for tensor in tensors.values() if of_tensors else ():
+    for tensor in tensors.values() if with_elements else ():
         total.update(_content(tensor))
     return Fingerprint(total.hexdigest(), len(text) + sum(tensor.nbytes for tensor in tensors.values()))
 
 
 def _content(tensor: Tensor) -> memoryview | bytes:
-    if not tensor.is_cpu and tensor.nbytes >= ON_DEVICE:
+    if not tensor.is_cpu and tensor.nbytes >= MIN_CHECKSUM_ON_GPU:
         return repr(checksum(tensor)).encode()
     return as_bytes(tensor.cpu()).numpy().data

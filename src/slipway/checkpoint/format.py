@@ -79,7 +79,7 @@ def make_temporary(path: Path) -> Path:
 
 def publish(temporary: Path, path: Path) -> None:
     """Rename ``temporary``, which holds a complete checkpoint, to ``path``, and remove the one it replaces."""
-    replaced = _put_in_place(temporary, path)
+    replaced = _replace_checkpoint(temporary, path)
     sync_folder(path.parent)
     if replaced:
         remove(replaced)
@@ -98,7 +98,7 @@ def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
     write_json(folder / MANIFEST, {**manifest, "manifest_sha256": _digest(manifest)})
 
 
-def _put_in_place(temporary: Path, path: Path) -> Path | None:
+def _replace_checkpoint(temporary: Path, path: Path) -> Path | None:
     """Rename ``temporary`` to ``path``; return the hidden name of the checkpoint that it replaced, if any.
 
     The replaced checkpoint is of the same step: saved when the run stopped at the end of an epoch, or damaged. If the

@@ -21,7 +21,7 @@ class Position(NamedTuple):
     elapsed: float = 0.0
     """Seconds of training, over all attempts."""
 
-    def with_observed(self, *, bad: int, seconds: float) -> Position:
+    def with_added(self, *, bad: int, seconds: float) -> Position:
         """Return the position with ``bad`` more bad samples and ``seconds`` more seconds."""
         return self._replace(bad=self.bad + bad, elapsed=self.elapsed + seconds)
 

@@ -34,7 +34,7 @@ class Saver:
         The first save allocates pinned buffers: a CUDA graph cannot be captured while another thread allocates.
         """
         self.wait()
-        self._thread = threading.Thread(target=self._touch_buffers, args=(tensors,), name="checkpoint buffers")
+        self._thread = threading.Thread(target=self._allocate_buffers, args=(tensors,), name="checkpoint buffers")
         self._thread.start()
 
     def save(self, checkpoint: Checkpoint) -> None:
@@ -99,7 +99,7 @@ class Saver:
             self._buffers[file, name] = buffer
         return buffer
 
-    def _touch_buffers(self, tensors: Tensors) -> None:
+    def _allocate_buffers(self, tensors: Tensors) -> None:
         """Allocate the buffers and write to each of their pages."""
         with contextlib.suppress(RuntimeError):  # too little memory: the save will report it
             for file, named in tensors.items():

@@ -13,14 +13,14 @@ from slipway.checkpoint.format import Checkpoint
 
 log = logging.getLogger(__name__)
 
-BESIDES = 2
+EXTRA_CHECKPOINTS = 2
 """Checkpoints in addition to the newest ones kept: the best, and the one that is being written."""
 QUOTA_SCRIPT = Path(__file__).with_name("quota_left.sh")
 QUOTA_LIMIT = 12
 """Time limit of the script in seconds; each program that it runs has 4 s."""
 
 
-class Room(NamedTuple):
+class AvailableSpace(NamedTuple):
     """Available bytes or inodes."""
 
     amount: int
@@ -31,7 +31,7 @@ class Room(NamedTuple):
         return f"left of the {self.quota} quota" if self.quota else "free"
 
 
-def warn_of_little_space(checkpoint: Checkpoint, folder: Path, *, keep: int, quota: str | None = None) -> None:
+def warn_if_low_space(checkpoint: Checkpoint, folder: Path, *, keep: int, quota: str | None = None) -> None:
     """Warn if ``folder`` lacks bytes or inodes for ``keep`` checkpoints like ``checkpoint``, and two more.
 
     Args:
@@ -40,7 +40,7 @@ def warn_of_little_space(checkpoint: Checkpoint, folder: Path, *, keep: int, quo
         keep: number of newest checkpoints to keep.
         quota: remaining quota, as quota_left.sh prints it; None to run that script.
     """
-    count = keep + BESIDES
+    count = keep + EXTRA_CHECKPOINTS
     size = sum(tensor.nbytes for named in checkpoint.tensors.values() for tensor in named.values())
     needed = len(checkpoint.tensors) + 2  # the folder and the manifest
     space, inodes = _room(folder, quota)
@@ -64,17 +64,17 @@ def warn_of_little_space(checkpoint: Checkpoint, folder: Path, *, keep: int, quo
         )
 
 
-def _room(folder: Path, quota: str | None) -> tuple[Room, Room | None]:
+def _room(folder: Path, quota: str | None) -> tuple[AvailableSpace, AvailableSpace | None]:
     """Return the available bytes and inodes, limited by disk and quotas; None if the disk does not count inodes."""
     disk = os.statvfs(folder)
-    space = Room(disk.f_bavail * disk.f_frsize)
-    inodes = Room(disk.f_favail) if disk.f_files else None
+    space = AvailableSpace(disk.f_bavail * disk.f_frsize)
+    inodes = AvailableSpace(disk.f_favail) if disk.f_files else None
     words = (_ask(folder) if quota is None else quota).split()
     if len(words) == 4:  # noqa: PLR2004 -- KIB WHOSE INODES WHOSE
         if words[0].isdecimal():
-            space = min(space, Room(int(words[0]) * 1024, words[1]))
+            space = min(space, AvailableSpace(int(words[0]) * 1024, words[1]))
         if words[2].isdecimal():
-            left = Room(int(words[2]), words[3])
+            left = AvailableSpace(int(words[2]), words[3])
             inodes = min(inodes, left) if inodes else left
     return space, inodes
 

@@ -28,7 +28,7 @@ END_64 = struct.Struct("<4sQ2H2I4Q")
 LOCATOR_64 = struct.Struct("<4sIQI")
 """Locator of END_64, 4.3.15; this module expects END_64 directly before the locator."""
 LONGEST_COMMENT = 0xFFFF
-MOST_FROM_A_BYTE = 1040
+MAX_DEFLATE_RATIO = 1040
 """Maximum compression ratio: 1,032 for deflate (zlib's technical details), plus a margin."""
 STORED, DEFLATED = 0, 8
 """Compression methods, 4.4.5."""
@@ -186,7 +186,7 @@ def members(file: BinaryIO) -> Iterator[Member]:
     file.seek(offset + shift)
     for _ in range(count):
         member = _read_entry(file, shift)
-        if member.offset + LOCAL.size + member.stored > length or member.size > MOST_FROM_A_BYTE * member.stored:
+        if member.offset + LOCAL.size + member.stored > length or member.size > MAX_DEFLATE_RATIO * member.stored:
             raise ValueError(f"{member.name!r} would be larger than the file")
         yield member
 

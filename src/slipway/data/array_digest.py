@@ -23,7 +23,7 @@ BITS = {torch.bfloat16: torch.int16}
 """Dtypes that numpy lacks, and the dtypes as which their elements are read."""
 
 
-def digest_of_data(value: object) -> str:
+def data_digest_of(value: object) -> str:
     """Return dtype, shape and digest of a tensor, an array or a list of numbers; "" if ``value`` is none of these.
 
     For data on a GPU, in a mapped file, or without numbers, return only dtype and shape: reading it may take long.

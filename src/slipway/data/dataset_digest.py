@@ -69,7 +69,7 @@ class Data:
         """Return the digests for a checkpoint, as ``resume`` takes them."""
         return {str(number): list(digest) for number, digest in self._read.items()}
 
-    def note_made(self, objects: Iterable[Any]) -> None:
+    def digest_before_epochs(self, objects: Iterable[Any]) -> None:
         """Digest the loaders, data sets and samplers among ``objects``, which the script created before its epochs."""
         for found in objects:
             if isinstance(found, DataLoader):
@@ -96,15 +96,15 @@ class Data:
         self._read[number] = now
         if saved is None:
             return
-        made = [now] if within else [now, *self._made_digests()]  # loaders may alternate between epochs
-        if _is_lacking("made_indices", saved, made) or (within and saved.indices != now.indices):
+        made = [now] if within else [now, *self._all_digests_before_epochs()]  # loaders may alternate between epochs
+        if _is_missing_digest("made_indices", saved, made) or (within and saved.indices != now.indices):
             raise StateMismatchError(
                 "different-data",
                 "the indices or weights of a Subset or sampler differ from those at the save. Seed the split of the "
                 "data: random_split(data, lengths, generator=torch.Generator().manual_seed(0)). If the script computes "
                 "them from the model, compute them only if session.batch is 0, and keep them in extra.",
             )
-        if (within and _is_lacking("lists", saved, [now])) or _is_lacking("made_samples", saved, made):
+        if (within and _is_missing_digest("lists", saved, [now])) or _is_missing_digest("made_samples", saved, made):
             warn(
                 log,
                 "different-data",
@@ -116,22 +116,22 @@ class Data:
         parts = [*_parts(loader)]
         indices = [_indices(part) for part in parts]
         lists = [_samples(part) for part in parts if isinstance(part, (list, tuple))]
-        return Digest(_joined(indices), *self._made_of(parts), _joined(lists))
+        return Digest(_joined(indices), *self._digests_before_epochs(parts), _joined(lists))
 
-    def _made_of(self, parts: Iterable[object]) -> tuple[str, str]:
+    def _digests_before_epochs(self, parts: Iterable[object]) -> tuple[str, str]:
         """Return ``made_indices`` and ``made_samples`` of a loader with these parts."""
         made = [digests for part in parts for same, *digests in self._made.get(id(part), ()) if same() is part]
         indices, samples = (_joined(each[kind] for each in made) for kind in range(2))
         return indices, samples
 
-    def _made_digests(self) -> Iterator[Digest]:
+    def _all_digests_before_epochs(self) -> Iterator[Digest]:
         """Yield the digests, before the first epoch, of all loaders that the script had created by then."""
         for reference in self._loaders:
             if (loader := reference()) is not None:  # not by truth value, which calls len(): some loaders have none
-                yield Digest("", *self._made_of(_parts(loader)))
+                yield Digest("", *self._digests_before_epochs(_parts(loader)))
 
 
-def _is_lacking(kind: str, saved: Digest, found: Iterable[Digest]) -> bool:
+def _is_missing_digest(kind: str, saved: Digest, found: Iterable[Digest]) -> bool:
     """Return whether no Digest in ``found`` has the saved digest of this kind; False if the saved or first is ""."""
     first, *others = [getattr(each, kind) for each in found]
     return bool(first and getattr(saved, kind)) and getattr(saved, kind) not in {first, *others}

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from slipway.base.errors import warn
-from slipway.data.array_digest import digest_of_data
+from slipway.data.array_digest import data_digest_of
 from slipway.rng.loader_generators import attributes_of, is_generator
 
 log = logging.getLogger(__name__)
 
-OF_A_LOADER = ("batch_size", "drop_last", "collate_fn", "worker_init_fn", "dataset", "sampler", "batch_sampler")
+LOADER_ATTRIBUTES = ("batch_size", "drop_last", "collate_fn", "worker_init_fn", "dataset", "sampler", "batch_sampler")
 MAX_PASSES = 8
 """Number of passes per epoch whose loaders are described: the first ones."""
 MAX_SETTINGS = 200
@@ -112,7 +112,7 @@ class LoaderSettings:
         found = {}
         for number, loader in self._loaders.items():
             begun, first_loader = self._begun[number], self._first_loaders[number]()
-            takes_turns = first_loader is not None and first_loader is not loader
+            is_alternating = first_loader is not None and first_loader is not loader
             now = begun if number == current and is_reread else _described(loader)
             differing = {}
             for name, first in self._first[number].items():
@@ -122,7 +122,7 @@ class LoaderSettings:
                 if number == current and name in begun and "sampler" in name.partition(".")[0]:
                     values.append(begun[name])
                 if any(first.may_differ(value) for value in values):
-                    known = first.text if not takes_turns and first.is_of_same_object(now[name]) else ""
+                    known = first.text if not is_alternating and first.is_of_same_object(now[name]) else ""
                     differing[name] = [known, *dict.fromkeys(value.text for value in values)]
             if differing:
                 found[str(number)] = differing
@@ -137,7 +137,7 @@ def describe(loader: object) -> dict[str, str]:
 def _described(loader: object) -> dict[str, Part]:
     """Return by path the numbers, strings, functions and data that ``loader``, its data set and samplers hold."""
     is_loader = isinstance(loader, DataLoader)
-    roots = {name: getattr(loader, name) for name in OF_A_LOADER} if is_loader else {"": loader}
+    roots = {name: getattr(loader, name) for name in LOADER_ATTRIBUTES} if is_loader else {"": loader}
     found: dict[str, Part] = {}
     waiting = deque((path, value, loader) for path, value in roots.items())
     seen = set[int]()
@@ -148,7 +148,7 @@ def _described(loader: object) -> dict[str, Part]:
                 found[path] = Part(repr(value)[:MAX_TEXT])
         elif id(value) not in seen and not isinstance(value, (nn.Parameter, type)) and not is_generator(value):
             seen.add(id(value))
-            if digest := digest_of_data(value):
+            if digest := data_digest_of(value):
                 found[path] = Part(digest, (_reference(value), _reference(owner)))
             if callable(value):
                 found[path] = Part(_name(value))

@@ -23,7 +23,7 @@ from slipway.data.order import Order
 from slipway.data.sampler import GlobalBatches, Sampler, global_batches, share
 from slipway.data.workers import end_workers
 from slipway.rng.continuing_generators import seeded_loaders
-from slipway.rng.loader_generators import OwnGenerators, own_generators, reseed_all, seed_worker
+from slipway.rng.loader_generators import LoaderGenerators, find_generators, reseed_all, seed_worker
 from slipway.rng.seeding import Purpose, derive, seed_generators
 
 
@@ -149,11 +149,11 @@ class Replay:
             self._order.seed(seeds.order, world)
             division = self._division(origin, world)
             total: int | None = division.count + origin.batches
-            indices: Iterator[Any] = self._shares(self.sampler.order(), division, origin, world, skip=skip)
+            indices: Iterator[Any] = self._iterate_shares(self.sampler.order(), division, origin, world, skip=skip)
         else:
             indices, total = self._order.draw(seeds.order, world)
             indices = itertools.islice(indices, skip, None)
-        own = own_generators(loader.dataset, loader.collate_fn)
+        own = find_generators(loader.dataset, loader.collate_fn)
         if loader.num_workers:
             indices = (Request(derive(seeds.fetch, number), index) for number, index in enumerate(indices, skip))
         elif own:
@@ -194,7 +194,7 @@ class Replay:
         self._copy.generator.manual_seed(seeds.start if loader.persistent_workers else seeds.fetch)
         return self._copy
 
-    def _shares(
+    def _iterate_shares(
         self, order: Sequence[int], division: GlobalBatches, origin: Origin, world: World, *, skip: int
     ) -> Iterator[Sequence[int]]:
         """Yield the rank's share of each batch after the first ``skip`` batches."""
@@ -225,7 +225,7 @@ def _shut_down(iterator: Iterator[Any] | None) -> None:
         shut_down()
 
 
-class Reread:
+class Rewind:
     """Passes over other iterables, which begin at the first batch: completed batches are fetched again and discarded.
 
     For a list, a tuple or a range this costs nothing and draws no random numbers.
@@ -238,7 +238,7 @@ class Reread:
         self._iterable = iterable
         self.holds_batches = type(iterable) in {list, tuple, range}
         """Whether the batches are in memory, so that fetching one again costs nothing."""
-        self._own = OwnGenerators(iterable)
+        self._own = LoaderGenerators(iterable)
         if isinstance(iterable, DataLoader):
             seeded_loaders.add(iterable)
         self._iterator: Iterator[Any] | None = None

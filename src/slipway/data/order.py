@@ -15,10 +15,10 @@ from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler, Wei
 from slipway.base.environment import World
 from slipway.data.sampler import Sampler
 from slipway.rng.continuing_generators import generators_of
-from slipway.rng.loader_generators import OwnGenerators, reseed_all
+from slipway.rng.loader_generators import LoaderGenerators, reseed_all
 from slipway.rng.seeding import derive, seed_generators
 
-WITHOUT_RANKS = (RandomSampler, WeightedRandomSampler, SubsetRandomSampler)
+RANK_UNAWARE_SAMPLERS = (RandomSampler, WeightedRandomSampler, SubsetRandomSampler)
 """Samplers that draw from all samples on each rank, so they need a different seed on each rank."""
 CHUNK = 32
 """Requests drawn at once from an endless sampler: each chunk saves and restores the global generators."""
@@ -32,9 +32,9 @@ class Order:
         sampler: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
         inner = getattr(sampler, "sampler", None)
         self._sampler = sampler
-        self._has_ranks = not isinstance(inner or sampler, WITHOUT_RANKS)
+        self._has_ranks = not isinstance(inner or sampler, RANK_UNAWARE_SAMPLERS)
         self._named = generators_of(loader)
-        self._others = OwnGenerators(loader.sampler, sampler, without=self._named)
+        self._others = LoaderGenerators(loader.sampler, sampler, without=self._named)
         of_slipway = [owner.generator for owner in (sampler, inner) if isinstance(owner, Sampler)]
         self.generators = [g for g in (*self._named, *self._others.found) if all(g is not own for own in of_slipway)]
         """The script's generators, without those of slipway.Sampler."""
@@ -46,7 +46,7 @@ class Order:
             seed: the same on all ranks; for torch's random samplers, each rank derives its own seed from it.
             world: this rank's world.
         """
-        seed = self._of_rank(seed, world)
+        seed = self._rank_seed(seed, world)
         seed_generators(seed)
         for generator in self._named:
             generator.manual_seed(seed)
@@ -64,7 +64,7 @@ class Order:
         drawn = [] if promised is None else list(itertools.islice(requests, promised + 1))
         if promised is not None and len(drawn) <= promised:
             return iter(drawn), len(drawn)
-        return itertools.chain(drawn, self._apart(requests, self._of_rank(seed, world))), None
+        return itertools.chain(drawn, self._apart(requests, self._rank_seed(seed, world))), None
 
     def _apart(self, requests: Iterator[Any], seed: int) -> Iterator[Any]:
         """Yield ``requests``, drawn in chunks with separate seeds, so that draws between the chunks have no effect."""
@@ -77,7 +77,7 @@ class Order:
                 return
             yield from chunk
 
-    def _of_rank(self, seed: int, world: World) -> int:
+    def _rank_seed(self, seed: int, world: World) -> int:
         return seed if self._has_ranks else derive(seed, world.rank)
 
 

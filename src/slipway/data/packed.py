@@ -15,7 +15,7 @@ from slipway.data.archive import Archive, ArchiveError
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm"}
 """Suffixes of image files, in lower case."""
-LEFT_OUT = {"__MACOSX", "@eaDir", "lost+found"}
+IGNORED_FOLDERS = {"__MACOSX", "@eaDir", "lost+found"}
 """Ignored folders, which macOS adds to an archive, Synology's DSM to any folder, and ext4 to a disk."""
 
 
@@ -32,8 +32,8 @@ class Images(NamedTuple):
 def find_images(names: Iterable[str], folder: str = "") -> Images:
     """Return the images below ``folder`` among the paths ``names``; each class is a folder in ``folder``.
 
-    Images below a folder that ``is_left_out`` are ignored. If several files have the same name, the last one counts, as
-    for programs that unpack an archive.
+    Images below a folder that ``is_ignored_folder`` are ignored. If several files have the same name, the last one
+    counts, as for programs that unpack an archive.
     """
     start = f"{folder}/" if folder else ""
     found = {
@@ -42,7 +42,7 @@ def find_images(names: Iterable[str], folder: str = "") -> Images:
         if name.startswith(start)
         and "/" in name[len(start) :]
         and is_image(name)
-        and not left_out_of(name[len(start) :])
+        and not ignored_folder_of(name[len(start) :])
     }
     paths = sorted(found)
     classes = tuple(dict.fromkeys(path.partition("\0")[0] for path in paths))
@@ -51,14 +51,14 @@ def find_images(names: Iterable[str], folder: str = "") -> Images:
     return Images(array("q", (found[path] for path in paths)), labels, classes)
 
 
-def root_of(names: Iterable[str]) -> str:
+def archive_root(names: Iterable[str]) -> str:
     """Return an archive's root folder, which holds all class folders; "" if these are at the archive's top.
 
     ``zip -r photos.zip photos`` creates an archive with such a root folder; ``trainer pack`` creates one without.
     """
     tops = set()
     for name in filter(is_image, names):
-        if left_out_of(name):
+        if ignored_folder_of(name):
             continue
         top, *below = name.split("/")
         if len(below) < len(("class", "image")) or top in {"train", "val"}:
@@ -73,16 +73,16 @@ def is_image(name: str) -> bool:
     return bool(stem) and f".{suffix.lower()}" in SUFFIXES
 
 
-def is_left_out(folder: str) -> bool:
-    """Return whether to ignore a folder of this name: hidden, such as ``.ipynb_checkpoints``, or in LEFT_OUT."""
-    return folder.startswith(".") or folder in LEFT_OUT
+def is_ignored_folder(folder: str) -> bool:
+    """Return whether to ignore a folder of this name: hidden, such as ``.ipynb_checkpoints``, or in IGNORED_FOLDERS."""
+    return folder.startswith(".") or folder in IGNORED_FOLDERS
 
 
-def left_out_of(path: str) -> str:
+def ignored_folder_of(path: str) -> str:
     """Return the path of the first ignored folder above a file; "" if there is none."""
     folders = path.split("/")[:-1]
     for depth, name in enumerate(folders, start=1):
-        if is_left_out(name):
+        if is_ignored_folder(name):
             return "/".join(folders[:depth])
     return ""
 
@@ -112,7 +112,9 @@ class PackedImages(Dataset[tuple[Any, int]]):
         except ArchiveError as error:
             raise SessionError("damaged-archive", f"cannot open: {error}") from error
         names = self._archive.names
-        self._numbers, self.targets, self.classes = find_images(names, "/".join(filter(None, (root_of(names), folder))))
+        self._numbers, self.targets, self.classes = find_images(
+            names, "/".join(filter(None, (archive_root(names), folder)))
+        )
         if not self.classes:
             inside = f" below {folder}/" if folder else ""
             raise SessionError("no-images", f"{path}: no images{inside}; it must contain one folder per class.")

@@ -18,10 +18,10 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from slipway.base.stop import SIGNALS, ignore_signals
-from slipway.rng.loader_generators import seed_worker, watch_worker
+from slipway.rng.loader_generators import register_worker_generators, seed_worker
 
 
-def end_when_queue_fails() -> None:
+def exit_on_queue_error() -> None:
     """Make this worker exit if it cannot send a batch, such as when /dev/shm is full.
 
     Otherwise the queue would drop the batch and the rank would wait forever. Call this before the first batch is sent.
@@ -48,18 +48,18 @@ class Shield:
         """Initialize a worker process, which inherited blocked signals from its parent."""
         for number in SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:  # SIGHUP is ignored under nohup
-                signal.signal(number, self._obey_once_closed)
+                signal.signal(number, self._handle_signal)
         Finalize(None, ignore_signals, exitpriority=0)  # Python removes its handlers at exit
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        end_when_queue_fails()
+        exit_on_queue_error()
         if self._own:
             self._own(worker)
         info: Any = get_worker_info()
-        watch_worker(info.dataset, self._collate)
+        register_worker_generators(info.dataset, self._collate)
         if self._persists:  # as before each later pass
             seed_worker(info.seed)
 
-    def _obey_once_closed(self, number: int, _frame: FrameType | None) -> None:
+    def _handle_signal(self, number: int, _frame: FrameType | None) -> None:
         if self._closed.value:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)

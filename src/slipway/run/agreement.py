@@ -14,11 +14,11 @@ from slipway.dist.communicator import Communicator
 
 VOTE_INTERVAL = 0.5
 """Approximate seconds between two votes. The ranks count steps, so that all vote after the same step."""
-MOST_STEPS = 1000
+MAX_STEPS = 1000
 """Maximum number of steps between two votes."""
 
 
-class Pace:
+class VoteInterval:
     """Number of steps between two votes, adapted to the duration of a step."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Pace:
         The interval at most doubles per call but shrinks immediately: a few fast steps do not predict the next ones.
         """
         fitting = int(steps * VOTE_INTERVAL / max(seconds, 1e-9))
-        self.steps = max(1, min(MOST_STEPS, 2 * self.steps, fitting))
+        self.steps = max(1, min(MAX_STEPS, 2 * self.steps, fitting))
 
 
 class Agreement:
@@ -73,7 +73,7 @@ class Schedule:
         """Schedule records and checkpoints at multiples of these intervals, in steps."""
         self._log_interval = log_interval
         self._checkpoint_interval = checkpoint_interval
-        self.pace = Pace()
+        self.pace = VoteInterval()
         """Interval of the votes."""
         self.next_step = 0
         """The step after which something is due."""

@@ -125,7 +125,7 @@ class Ownership:
         """Status of the last attempt; None if the folder holds none."""
         self._job.withdraw_verdict(self.before)
         self._stop_before = stop_before
-        self._stop_was_seen = stop_before is not None and stop_before[1] <= _modified(folder.path / STATUS)
+        self._stop_was_obeyed = stop_before is not None and stop_before[1] <= _modified(folder.path / STATUS)
 
     def begin(self, *, config: str | None = None, provenance: Mapping[str, object], step: int) -> Attempt:
         """Begin an attempt, record it in the run folder and permanently in logs/N, and return it.
@@ -169,7 +169,7 @@ class Ownership:
                     self._job.write_verdict(status)
             if self.attempt:
                 self.attempt.record(status)
-            elif not self.folder.holds_run:
+            elif not self.folder.is_run_folder:
                 write_status(self.folder.path, status)
         self.release()
 
@@ -189,7 +189,7 @@ class Ownership:
         when this attempt began and the run was done, or the last attempt stopped after the STOP was written.
         """
         before, stop = self.before, self.folder.path / STOP
-        ended = before is not None and (before.state == "done" or (before.state == "stopped" and self._stop_was_seen))
+        ended = before is not None and (before.state == "done" or (before.state == "stopped" and self._stop_was_obeyed))
         reason, meant = read_stop_file(self.folder.path)
         this = f"{self._environment.job_id}/{number}"
         if (ended and _identity(stop) == self._stop_before) or (reason == Reason.TIME_LIMIT and meant != this):

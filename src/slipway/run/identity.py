@@ -81,10 +81,10 @@ def identify(folder: Path, facts: Mapping[str, Any], seed: int | None, *, is_sav
             ``torch.initial_seed()``.
         is_saved: whether the run resumes from a checkpoint.
     """
-    recorded = recorded_in(folder)
-    found: Begun = {**_drawn(folder), **_command()}
+    recorded = read_recorded(folder)
+    found: Begun = {**_seed_and_origin(folder), **_command()}
     if recorded:
-        _warn_of_other_command(folder, recorded, found, is_saved=is_saved)
+        _warn_if_other_command(folder, recorded, found, is_saved=is_saved)
     if is_saved:
         found |= {**recorded, **{name: facts[name] for name in ("seed",) if name in facts}}
     else:
@@ -94,7 +94,7 @@ def identify(folder: Path, facts: Mapping[str, Any], seed: int | None, *, is_sav
     return found
 
 
-def say_if_done(folder: Path, before: Status | None, begun: Begun) -> None:
+def log_if_done(folder: Path, before: Status | None, begun: Begun) -> None:
     """Log a message if the run in ``folder`` was already done, according to its status ``before`` this attempt."""
     if before is not None and before.state == "done":
         log.info(
@@ -104,7 +104,7 @@ def say_if_done(folder: Path, before: Status | None, begun: Begun) -> None:
         )
 
 
-def unused_folder(folder: Path) -> Path:
+def next_unused_folder(folder: Path) -> Path:
     """Return ``folder``, or the first of its subfolders fit2, fit3, ... in which this process has ended no training."""
     number, found = 1, folder
     while os.path.realpath(found) in process.folders:
@@ -113,7 +113,7 @@ def unused_folder(folder: Path) -> Path:
     return found
 
 
-def is_of_another(path: str, folder: Path) -> bool:
+def is_of_other_folder(path: str, folder: Path) -> bool:
     """Return whether the checkpoint ``path`` is in a folder, other than ``folder``, that this process has used."""
     parents = {Path(os.path.realpath(each)) for each in Path(path).parents}
     used = process.folders.keys() - {os.path.realpath(folder)}
@@ -162,7 +162,7 @@ def in_use(folder: Path) -> Iterator[None]:
         process.left = torch.initial_seed()
 
 
-def _drawn(folder: Path) -> Begun:
+def _seed_and_origin(folder: Path) -> Begun:
     """Return the seed and origin of a run that begins in ``folder``."""
     current = torch.initial_seed()
     if process.origin is None or current != process.left:
@@ -171,7 +171,7 @@ def _drawn(folder: Path) -> Begun:
     return {"seed": derive(process.origin, name), "origin": process.origin}
 
 
-def recorded_in(folder: Path) -> Begun:
+def read_recorded(folder: Path) -> Begun:
     """Return how the run was begun, from run.json in ``folder``; an empty dictionary if that cannot be read."""
     with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
         found = dict(json.loads(read_whole(folder / PROVENANCE)))
@@ -188,7 +188,7 @@ def _command() -> Begun:
     return {"arguments": sys.argv[1:], "script": path or "", "sha256": digest}
 
 
-def _warn_of_other_command(folder: Path, recorded: Begun, now: Begun, *, is_saved: bool) -> None:
+def _warn_if_other_command(folder: Path, recorded: Begun, now: Begun, *, is_saved: bool) -> None:
     differing = []
     before = {**now, **recorded}
     if before["arguments"] != now["arguments"]:

@@ -29,9 +29,9 @@ class Job:
         self._id = environment.job_id
         self._run = folder
         run_dir = Path(environment.run_dir).absolute() if self.number and environment.run_dir else folder
-        self.is_elsewhere = os.path.realpath(run_dir) != os.path.realpath(folder)
+        self.has_other_run_folder = os.path.realpath(run_dir) != os.path.realpath(folder)
         """Whether the run folder is not RUN_DIR."""
-        self.folder = run_dir if self.is_elsewhere else folder
+        self.folder = run_dir if self.has_other_run_folder else folder
         """RUN_DIR, or the run folder without a job."""
 
     def withdraw_verdict(self, before: Status | None) -> None:
@@ -52,15 +52,15 @@ class Job:
         A STOP does not apply if it is for the time limit of another attempt, or if an earlier attempt ended normally
         after the STOP was written.
         """
-        if not self.is_elsewhere:
+        if not self.has_other_run_folder:
             return
         path, name = self.folder / SESSIONS, self._name
         if name not in _text(path).split("\n"):
             with path.open("a", encoding="utf-8", errors="surrogateescape") as file:
                 file.write(f"{name}\n")
         reason, meant = read_stop_file(self.folder)
-        is_of_another = reason == Reason.TIME_LIMIT and meant != f"{self._id}/{self.number}"
-        if is_of_another or (reason and self._has_ended_after_stop()):
+        is_of_other_folder = reason == Reason.TIME_LIMIT and meant != f"{self._id}/{self.number}"
+        if is_of_other_folder or (reason and self._ended_after_stop()):
             (self.folder / STOP).unlink(missing_ok=True)
 
     def write_verdict(self, status: Status) -> None:
@@ -69,10 +69,10 @@ class Job:
         The verdict in RUN_DIR stays unchanged if another run of the attempt has stopped, unless this run has failed.
         """
         has_stopped = _is_stop(_text(self.folder / verdict_file(status.attempt)))
-        is_done = self.is_elsewhere and status.state == "done"
+        is_done = self.has_other_run_folder and status.state == "done"
         if status.state == "failed" or not (has_stopped or is_done):
             write_verdict(self.folder, self._for_script(status))
-        if self.is_elsewhere:
+        if self.has_other_run_folder:
             write_verdict(self._run, status)
 
     def _for_script(self, status: Status) -> Status:
@@ -87,7 +87,7 @@ class Job:
         run, job = (Path(os.path.realpath(path)) for path in (self._run, self.folder))
         return str(run.relative_to(job) if run.is_relative_to(job) else run)
 
-    def _has_ended_after_stop(self) -> bool:
+    def _ended_after_stop(self) -> bool:
         """Return whether an earlier attempt ended normally after RUN_DIR/STOP was written."""
         for number in range(1, self.number):
             path = self.folder / verdict_file(number)

@@ -22,11 +22,11 @@ class Speed(NamedTuple):
 class Program(Protocol):
     """A program that trains in a run: a user script with a session, or the trainer."""
 
-    def sums(self) -> list[float]:
+    def local_counters(self) -> list[float]:
         """Return this rank's counters since the last call; the ranks add them in the vote."""
         ...
 
-    def observed(self, position: Position, sums: list[float]) -> Position:
+    def on_reduced(self, position: Position, sums: list[float]) -> Position:
         """Return ``position`` updated by ``sums``, the totals of the counters over all ranks.
 
         Raises:
@@ -34,7 +34,7 @@ class Program(Protocol):
         """
         ...
 
-    def meet(self, step: int) -> int:
+    def sync_step(self, step: int) -> int:
         """Gather the data of all ranks that a record or a checkpoint needs, and return the largest step of any rank.
 
         Raises:
@@ -47,7 +47,7 @@ class Program(Protocol):
         ...
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts that a checkpoint must store to resume from here; called on all ranks after ``meet``.
+        """Return the facts that a checkpoint must store to resume from here; called on all ranks after ``sync_step``.
 
         Raises:
             SlipwayError: on every rank, if the current state must not be saved.

@@ -19,7 +19,7 @@ from slipway.base.stop import Reason
 from slipway.checkpoint.compile_cache import CompiledCode
 from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.saver import Saver
-from slipway.checkpoint.space import warn_of_little_space
+from slipway.checkpoint.space import warn_if_low_space
 from slipway.checkpoint.store import CheckpointStore
 from slipway.run.attempt import Attempt, writing
 from slipway.run.metrics import JsonLines, Record, read_records
@@ -77,11 +77,11 @@ class Recorder:
         """
         self.attempt.check()
         if not self._has_saved:
-            warn_of_little_space(checkpoint, self.attempt.folder.checkpoints, keep=self._keep, quota=self.attempt.quota)
+            warn_if_low_space(checkpoint, self.attempt.folder.checkpoints, keep=self._keep, quota=self.attempt.quota)
             self._has_saved = True
         self._saver.save(checkpoint)
 
-    def note_not_saved(self, error: SlipwayError, *, step: int) -> None:
+    def report_not_saved(self, error: SlipwayError, *, step: int) -> None:
         """Warn that ``error`` prevents a save at ``step``; the attempt fails if no later save succeeds."""
         self._saver.fail(error, step=step)
 

@@ -17,7 +17,7 @@ from slipway.base.stop import Reason, StopRequest
 from slipway.checkpoint.header import Header, Metric, Position
 from slipway.dist.collectives import RootOnly, all_gather_json, broadcast_json
 from slipway.dist.communicator import Communicator
-from slipway.run.agreement import Agreement, Pace, Schedule
+from slipway.run.agreement import Agreement, Schedule, VoteInterval
 from slipway.run.program import Program, Speed
 from slipway.run.recorder import Recorder
 
@@ -80,11 +80,11 @@ class Run:
         self._checked_at = self._saved_at = time.monotonic()
         self._saved_step = found.position.step
         self._save_seconds = 0.0
-        self._furthest = found.position.step
+        self._max_step = found.position.step
         self._has_reserved = False
         self._has_started = False
         self._owed = False
-        self._is_alone = comm.world.size == 1
+        self._is_only_rank = comm.world.size == 1
         """Whether this is the only rank, which can stop on a request without waiting for the next vote."""
         self._metric: Metric | None = None
         self._saved_metric: Metric | None = None
@@ -99,7 +99,7 @@ class Run:
         self._plan()
 
     @contextlib.contextmanager
-    def errors_marked(self) -> Iterator[None]:
+    def mark_errors(self) -> Iterator[None]:
         """Record in a SlipwayError that ends the body whether this rank has done a step in this attempt."""
         try:
             yield
@@ -117,7 +117,7 @@ class Run:
         self._agreed = position
         self.step, self.samples = position.step, position.samples
 
-    def keep_metric(self, metric: Metric) -> None:
+    def set_metric(self, metric: Metric) -> None:
         """Store ``metric`` in the next checkpoint."""
         self._metric = metric
 
@@ -132,7 +132,7 @@ class Run:
             Stopped: if the ranks agree to stop. The run is saved at its current step; the next attempt repeats these
                 batches.
         """
-        pace, counted, began = Pace(), 0, time.monotonic()
+        pace, counted, began = VoteInterval(), 0, time.monotonic()
         iterator = iter(batches)
         for number in range(1, most + 1):
             yield from itertools.islice(iterator, 1)
@@ -140,7 +140,7 @@ class Run:
                 continue
             self.reason, totals = self._agreement.agree([time.monotonic() - began])
             if self.reason:
-                self._furthest = self._program.meet(self.step)
+                self._max_step = self._program.sync_step(self.step)
                 self._stop()
             pace.observe(number - counted, totals[0] / self._comm.world.size)
             counted, began = number, time.monotonic()
@@ -177,7 +177,7 @@ class Run:
         """
         self.step += 1  # without a new Position: this is the hot path
         self.samples += samples
-        if self.step >= self._schedule.next_step or (self._is_alone and self._request.reason):
+        if self.step >= self._schedule.next_step or (self._is_only_rank and self._request.reason):
             self._check()
 
     def count(self, samples: int = 0) -> None:
@@ -234,9 +234,9 @@ class Run:
         """
         self._end(Reason.NONE)
 
-    def save_rest(self, *, save: bool = False) -> None:
+    def save_unsaved(self, *, save: bool = False) -> None:
         """Save unsaved progress, or save unconditionally if ``save`` is set."""
-        self._furthest = self._program.meet(self.step)
+        self._max_step = self._program.sync_step(self.step)
         if broadcast_json(self._comm, self.step != self._saved_step or bool(self._metric) or save):
             self._save()
 
@@ -256,22 +256,22 @@ class Run:
         if save is None:
             save = self._owed or self._checkpoint_due(now)
         votes = [now - self._checked_at, step - self._checked_step, ended, log_due, save, blocked]
-        reason, totals = self._agreement.agree([*votes, *self._program.sums()])
+        reason, totals = self._agreement.agree([*votes, *self._program.local_counters()])
         if not self._has_started and step > self.start.step:
-            self._note_start()
+            self._record_start()
         seconds, steps, ended_ranks, log_votes, save_votes, blocked_ranks, *sums = totals
         self.reason = reason
-        position = self.position.with_observed(bad=0, seconds=seconds / self._comm.world.size)
-        self.position = self._program.observed(position, sums)
+        position = self.position.with_added(bad=0, seconds=seconds / self._comm.world.size)
+        self.position = self._program.on_reduced(position, sums)
         if steps:
             self._schedule.pace.observe(int(steps), seconds)
         all_ended = ended_ranks == self._comm.world.size
         stops = bool(reason) and not last and not blocked_ranks
         self._owed = bool((save_votes or reason) and blocked_ranks)
         if log_votes or stops or (save_votes and not blocked_ranks):
-            self._furthest = self._program.meet(self.step)
+            self._max_step = self._program.sync_step(self.step)
             if log_votes:
-                position = self.position._replace(step=self._furthest)
+                position = self.position._replace(step=self._max_step)
                 speed = Speed(steps / max(seconds, 1e-9), self._save_seconds)
                 self._save_seconds = 0.0
                 self.write(self._program.record(position, speed))
@@ -285,7 +285,7 @@ class Run:
         self._plan()
         return all_ended
 
-    def _note_start(self) -> None:
+    def _record_start(self) -> None:
         """Record the time up to the first step; the vote before this call has synchronized the ranks after it."""
         self._has_started = True
         parts = startup_time.end()
@@ -337,14 +337,14 @@ class Run:
         metric = self._metric or (self._saved_metric if self.step == self._saved_step else None)
         facts = self._program.facts()
         if root := self._recorder.on_root:
-            position = self.position._replace(step=self._furthest)
+            position = self.position._replace(step=self._max_step)
             try:
                 checkpoint = self._program.capture(Header(position, metric, facts))
             except SlipwayError as error:  # of state that the script has changed since the first checkpoint
-                root.note_not_saved(error, step=self._furthest)
+                root.report_not_saved(error, step=self._max_step)
             else:
                 root.save(checkpoint)
-            root.clock.write(self._furthest)
+            root.clock.write(self._max_step)
         self._enter(before)
         self._metric, self._saved_metric = None, metric
         self._has_reserved = True
@@ -353,7 +353,7 @@ class Run:
 
     def _stop(self) -> None:
         reason = self.reason
-        if broadcast_json(self._comm, self._furthest > self.start.step or bool(self._metric)):
+        if broadcast_json(self._comm, self._max_step > self.start.step or bool(self._metric)):
             self._save()
         self._end(reason)
         self.stopped = Stopped(self._environment.exit_code(reason, ranks=self._comm.world.size), reason)
@@ -366,7 +366,7 @@ class Run:
             recorder.clock.enter(EVALUATED)
             if not reason:
                 self._program.write_results()
-            self._program.ended(recorder.conclude(reason, step=self._furthest))
+            self._program.ended(recorder.conclude(reason, step=self._max_step))
 
         self._recorder.run(end)
         startup_time.restart()

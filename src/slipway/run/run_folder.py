@@ -41,13 +41,13 @@ class RunFolder:
         self.checkpoints = path / CHECKPOINTS
 
     @property
-    def holds_run(self) -> bool:
+    def is_run_folder(self) -> bool:
         """Whether the folder ``checkpoints`` holds a checkpoint or anything else."""
         return self.checkpoints.is_dir() and any(self.checkpoints.iterdir())
 
     def require_no_run(self) -> None:
         """Raise a FolderHoldsRunError if the folder holds a run, which a new run would overwrite."""
-        if self.holds_run:
+        if self.is_run_folder:
             raise FolderHoldsRunError(folder=self.path)
 
     def require_files(self) -> None:

@@ -135,7 +135,7 @@ class WandbRun:
         import wandb  # noqa: PLC0415 -- only on demand, as it may not be installed
 
         identity = _read_ids(place.folder).get("wandb") or secrets.token_hex(4)
-        _keep_id(place.folder, "wandb", identity)
+        _save_id(place.folder, "wandb", identity)
         limits = {"init_timeout": START_LIMIT, "finish_timeout": END_LIMIT}
         known: dict[str, Any] = {name: limit for name, limit in limits.items() if hasattr(wandb.Settings(), name)}
         (place.folder / WANDB).mkdir(exist_ok=True)  # or wandb uses another folder if it cannot create this one
@@ -174,12 +174,12 @@ class MlflowRun:
                 environment_variables.MLFLOW_ALLOW_FILE_STORE.set(True)
         self._client = MlflowClient(tracking_uri=uri)
         self._identity = _read_ids(place.folder).get("mlflow", "")
-        if not (self._identity and self._goes_on()):
+        if not (self._identity and self._resume_run()):
             experiment = self._experiment(place.variables.get("MLFLOW_EXPERIMENT_NAME") or "Default")
             self._identity = self._client.create_run(experiment, run_name=place.folder.name).info.run_id
-            _keep_id(place.folder, "mlflow", self._identity)
+            _save_id(place.folder, "mlflow", self._identity)
 
-    def _goes_on(self) -> bool:
+    def _resume_run(self) -> bool:
         """Resume the run of earlier attempts; return False if this store does not have it."""
         from mlflow.exceptions import MlflowException  # noqa: PLC0415
 
@@ -260,6 +260,6 @@ def _read_ids(folder: Path) -> dict[str, str]:
     return {}
 
 
-def _keep_id(folder: Path, name: str, identity: str) -> None:
+def _save_id(folder: Path, name: str, identity: str) -> None:
     with IDS:
         write_json(folder / TRACKERS, _read_ids(folder) | {name: identity})

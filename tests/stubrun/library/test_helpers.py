@@ -114,7 +114,7 @@ class TestHeadAddress:
 
     def try_head(self, meeting):
         words = (sys.executable, str(LIB / "try_head.py"), "echo", "a b")
-        done = run(*words, MASTER_ADDR="127.0.0.1", TRAINER_MEETING=meeting)
+        done = run(*words, MASTER_ADDR="127.0.0.1", TRAINER_PROBE_ADDRESS=meeting)
         return done.returncode, done.stdout, done.stderr
 
     def test_nodes_try_it(self, head):

@@ -169,7 +169,10 @@ class TestPreflight:
         [
             (RUN, "-m trainer.launch.preflight c.toml --x "),
             (
-                f"TRAINER_MEETING='1 x' head_is_tried=1; {RUN}; echo ${{TRAINER_MEETING-none}}$head_is_tried",
+                (
+                    f"TRAINER_PROBE_ADDRESS='1 x' first_node_is_probed=1; {RUN}; "
+                    "echo ${TRAINER_PROBE_ADDRESS-none}$first_node_is_probed"
+                ),
                 f"{LIB}/try_head.py python3 -m trainer.launch.preflight c.toml --x none\n",
             ),
         ],

@@ -14,7 +14,8 @@ SERVER = "; echo; exec sleep 600 >/dev/null 2>&1"
 ADDRESSES = "echo '10.0.0.1 STREAM n1'; echo '10.0.0.1 DGRAM'; echo 10.0.0.2 STREAM"
 LOOPBACK = "echo '127.0.1.1 STREAM n1'"
 CHOSEN = f'{ADDRESS_ANSWER}answer "$2" address "$7" "$4"{SERVER}'
-SHOW = """choose_rendezvous >/dev/null; stop_server; echo "$MASTER_ADDR ${TRAINER_MEETING-none}"; cat "$HOME/asked" """
+SHOW = """choose_rendezvous >/dev/null; stop_server; echo "$MASTER_ADDR ${TRAINER_PROBE_ADDRESS-none}"
+cat "$HOME/asked" """
 
 
 @pytest.mark.parametrize(
@@ -112,7 +113,7 @@ def test_choose_port_refuses_what_is_no_port(said, bash, stub, tmp_path):
 
 class TestHorovodServer:
     START = "MASTER_ADDR=x; start_horovod_server >/dev/null; stop_server; "
-    OPEN = "BACKEND=horovod rendezvous=1 master_is_found=1 MASTER_ADDR=10.0.0.1; open_rendezvous >/dev/null; "
+    OPEN = "BACKEND=horovod rendezvous=1 master_address_is_found=1 MASTER_ADDR=10.0.0.1; open_rendezvous >/dev/null; "
     ANSWERS = f'{ANSWER}answer "$2" 5555{SERVER}'
     PRINTS = "printf '\n== CUDA ==\n4\n'; head --bytes=100000 /dev/zero | tr '\\0' 4; "  # a pipe holds 64 KiB
     PORT = "$HOROVOD_GLOO_RENDEZVOUS_PORT"

@@ -163,8 +163,8 @@ def test_a_folder_with_the_mark_of_a_run_may_hold_other_files(bash, mark, text):
     "code",
     [
         "mkfifo run/lock; ! first_line_has run/lock a; ! first_line_has run/lib a; ! first_line_has run/gone a",
-        "mkfifo run/lock; ! holds_run",  # nothing waits for a FIFO
-        """echo '{"started": "x", "host": "y", "world_size": 2}' >run/run.json; holds_run""",
+        "mkfifo run/lock; ! is_run_folder",  # nothing waits for a FIFO
+        """echo '{"started": "x", "host": "y", "world_size": 2}' >run/run.json; is_run_folder""",
         "echo '\"host\": 3' >run/run.json; first_line_has run/run.json host",
         "is_foreign_file run/lib; ! is_saved_library run/lib",
         ("touch run/lib/.slipway-library; ! is_foreign_file run/lib; is_saved_library run/lib; "

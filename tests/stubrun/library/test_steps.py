@@ -66,7 +66,11 @@ def test_a_step_that_was_killed_is_repeated_once(bash):
 # once: the head node's server, a step where srun starts it, stayed ended, and the preflight found none
 @pytest.mark.parametrize(
     ("server", "out"),
-    [("head_is_tried=1 server=7", "ended\nfound\n"), ("head_is_tried=1", "ended\n"), ("server=7", "ended\n")],
+    [
+        ("first_node_is_probed=1 server=7", "ended\nfound\n"),
+        ("first_node_is_probed=1", "ended\n"),
+        ("server=7", "ended\n"),
+    ],
 )
 def test_the_server_of_the_head_node_is_started_again_before_a_step_is_repeated(bash, server, out):
     ended = "cancel_leftover_steps() { echo ended; }; find_master_address() { echo found; }; "
