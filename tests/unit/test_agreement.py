@@ -1,4 +1,4 @@
-"""Where training stands, when ranks ask each other, and what they agree on."""
+"""Training position, the ranks' votes, and what they agree on."""
 
 import pytest
 
@@ -53,14 +53,14 @@ class TestAgreement:
 
 
 def observe(pace, steps, seconds):
-    """Let ``pace`` see the same often enough to settle."""
+    """Feed ``pace`` the same observation until it settles."""
     for _ in range(12):
         pace.observe(steps, seconds)
 
 
 class TestSchedule:
     def steps(self, schedule, until):
-        """Return the steps up to ``until`` at which something was due."""
+        """Return the steps up to ``until`` at which an action is due."""
         found, step = [], 0
         schedule.plan(0)
         while (step := schedule.next_step) <= until:

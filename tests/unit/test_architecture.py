@@ -1,4 +1,4 @@
-"""Which module may know of what."""
+"""Allowed imports: which module may import or name which package."""
 
 import ast
 import graphlib
@@ -32,7 +32,7 @@ ROOMS = {
     "trainer": """
         evaluate __main__ launch train adapter selftest results build training parallel data optim model config""",
 }
-"""The rooms of each package: each imports only those after it."""
+"""The layers of each package: each imports only those after it."""
 LIGHT = sorted(module.removesuffix(".py").replace("/", ".") for module in MODULES if module.startswith("slipway/base/"))
 """Modules of slipway that load no torch."""
 
@@ -87,7 +87,7 @@ def test_the_sources_and_their_imports_are_found():
             ["torch.nn.parallel"],
             {
                 "slipway/capture/data_parallel.py",  # which buffers a wrapper broadcasts
-                "slipway/state/wrappers.py",  # which unwraps what a script has wrapped
+                "slipway/state/wrappers.py",  # which removes a script's wrappers
                 "trainer/parallel/ddp.py",
             },
         ),
@@ -98,16 +98,16 @@ def test_the_sources_and_their_imports_are_found():
                 *("jobgen/follow/finding.py", "jobgen/jobs/submit.py"),
                 "jobgen/render/scripts.py",  # where sites are
                 "jobgen/detect/__init__.py",  # of the login node
-                "jobgen/model/queue.py",  # hands it on to the scheduler's command
+                "jobgen/model/queue.py",  # passes it to the scheduler's command
                 "slipway/script/opening.py",  # of a user's script
                 *("trainer/__main__.py", "trainer/launch/preflight.py", "trainer/evaluate/command.py"),
-                "trainer/launch/dask/worker.py",  # hands it on to what it runs
-                "trainer/launch/spawn.py",  # hands it on to the ranks
+                "trainer/launch/dask/worker.py",  # passes it to its child processes
+                "trainer/launch/spawn.py",  # passes it to the ranks
             },
         ),
         (["torchvision"], {"trainer/model/torchvision_on_cpu.py"}),
         (["pickle", "dill", "joblib"], set()),
-        (["torch.save"], {"slipway/checkpoint/export.py"}),  # for people who ask for a .pt file
+        (["torch.save"], {"slipway/checkpoint/export.py"}),  # for users who request a .pt file
     ],
 )
 def test_only_these_modules_use(names, modules):

@@ -1,4 +1,4 @@
-"""ZIP archives that other programs wrote, read by number: all of them as zipfile reads them, and damage by name."""
+"""ZIP archives of other programs: read as zipfile reads them; damage is reported by name."""
 
 import pickle
 import random
@@ -58,7 +58,7 @@ def test_more_members_than_two_bytes_count(tmp_path):
 
 
 def test_members_behind_four_gigabytes(tmp_path, monkeypatch):
-    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 1000)  # so that four kilobytes do
+    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 1000)  # so that four kilobytes suffice
     contents = {str(number): bytes([number]) * 2000 for number in range(4)}
     assert content(Archive(write(tmp_path / "a.zip", contents=contents))) == contents
 
@@ -71,7 +71,7 @@ def test_an_archive_behind_a_program(tmp_path):
 
 def test_one_with_data_descriptors(tmp_path):
     with (tmp_path / "a.zip").open("wb") as file:
-        file.seekable = lambda: False  # as a pipe: sizes stand behind the data
+        file.seekable = lambda: False  # as for a pipe: sizes follow the data
         with zipfile.ZipFile(file, "w") as archive:
             archive.writestr("a/b", b"content")
     assert content(Archive(tmp_path / "a.zip")) == {"a/b": b"content"}
@@ -127,14 +127,14 @@ def test_a_name_that_is_no_path_below_a_folder_is_refused(tmp_path, name):
 def test_names_of_other_systems(tmp_path):
     path = write(tmp_path / "a.zip", contents={"a/Z": b"1", "a/zz": b"2"})
     data = path.read_bytes()
-    path.write_bytes(data.replace(b"a/Z", b"a/\x81").replace(b"a/zz", b"a/\xc3\xbc"))  # Windows', and Unix'
+    path.write_bytes(data.replace(b"a/Z", b"a/\x81").replace(b"a/zz", b"a/\xc3\xbc"))  # Windows and Unix
     assert [*Archive(path).names] == ["a/ü", "a/ü"]
 
 
 @pytest.mark.parametrize("number", [10**6, 1 << 40, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
 @pytest.mark.parametrize("field", [0, 1, 2])
 def test_numbers_that_are_too_large_are_damage(tmp_path, monkeypatch, number, field):
-    """Sizes, and places, of a member, and of the directory."""
+    """Of sizes and offsets, of a member and of the directory."""
     monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 10)
     data = write(tmp_path / "a.zip", contents={"a/1": bytes(1000), "a/2": bytes(1000)}).read_bytes()
     extra = data.rindex(b"PK\1\2") + 46 + len("a/2") + 4 + 8 * field

@@ -1,4 +1,4 @@
-"""An attempt at a run: whom the folder belongs to, what is recorded, and what a request to stop becomes."""
+"""An attempt: ownership of the run folder, what it records, and how it handles stop requests."""
 
 import errno
 import json
@@ -64,24 +64,24 @@ def owned_after_begin(path, step=0, **env):
 
 
 def ended(path, reason=Reason.NONE, step=9):
-    """Leave ``path`` as an attempt that ended for ``reason`` does."""
+    """Write to ``path`` what an attempt that ended for ``reason`` leaves."""
     begun(path).conclude(reason, step=step)
 
 
 def failed(path):
-    """Leave ``path`` as an attempt that failed does."""
+    """Write to ``path`` what a failed attempt leaves."""
     owned_after_begin(path).fail(DIVERGED)
 
 
 def saved(path, step):
-    """Leave a checkpoint in ``path``."""
+    """Save a checkpoint in ``path``."""
     (path / "checkpoints" / f"step_{step:08d}").mkdir(parents=True)
     (path / "checkpoints" / "latest").unlink(missing_ok=True)
     (path / "checkpoints" / "latest").symlink_to(f"step_{step:08d}")
 
 
 def changed_by(path, error, **env):
-    """Let an attempt end in ``error`` after it has the folder and before it begins; return what that changed."""
+    """Fail an attempt with ``error`` between owning the folder and beginning; return what that changed."""
     before = snapshot(path)
     with pytest.raises(type(error)), opened(path, **env):
         raise error
@@ -99,7 +99,7 @@ def verdict_of(path, attempt=1):
 
 
 def snapshot(path):
-    """Return the bytes of every file below ``path``, by its name."""
+    """Return the bytes of each file below ``path``, by name."""
     return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
@@ -313,7 +313,7 @@ class TestStatus:
 
 
 class TestVerdict:
-    """The line by which the job script decides."""
+    """The one-line verdict that the job script reads."""
 
     @pytest.mark.parametrize(
         ("reason", "start", "step", "line"),
@@ -348,7 +348,7 @@ class TestVerdict:
 
     def test_an_attempt_whose_verdict_cannot_be_written_has_failed(self, tmp_path):
         owned = owned_after_begin(tmp_path)
-        (tmp_path / "verdict.1").mkdir()  # in its place; as root no mode would do
+        (tmp_path / "verdict.1").mkdir()  # a folder in its place: a mode would not stop root
         with pytest.raises(OSError, match="Is a directory"):
             owned.attempt.conclude(Reason.NONE, step=9)
         owned.fail(DIVERGED)
@@ -357,7 +357,7 @@ class TestVerdict:
 
 
 class TestRefusal:
-    """An attempt that is refused says so to the job script, and changes nothing else."""
+    """A refused attempt reports the refusal to the job script and changes nothing else."""
 
     ERROR = SlipwayError("different-run", "train.seed was 0")
     REASON = "different-run: train.seed was 0"
@@ -407,7 +407,7 @@ class TestStopFile:
         assert attempt.stop_request() == Reason.NONE
         now[0] = 101.0
         assert attempt.stop_request().word == word
-        assert attempt.stop_request().word == word, "it is remembered until the next look"
+        assert attempt.stop_request().word == word, "the result is cached until the next check"
 
     def test_it_stays_until_an_attempt_begins(self, tmp_path):
         ended(tmp_path, Reason.TIME_LIMIT)
@@ -425,7 +425,7 @@ class TestStopFile:
         assert begun(tmp_path, TRAINER_JOB_ID="4711", TRAINER_ATTEMPT="2").stop_request() == reason
         assert (tmp_path / "STOP").exists() == bool(reason)
 
-    # once: if a signal came with it, the status named that, and the STOP stopped the next attempt too
+    # regression: if a signal came too, the status named the signal, and STOP also stopped the next attempt
     @pytest.mark.parametrize("before", [Reason.USER, Reason.SIGNAL, Reason.TIME_LIMIT, Reason.NONE])
     def test_that_of_the_user_is_removed_once_an_attempt_has_ended_after_it(self, tmp_path, before):
         attempt = begun(tmp_path)

@@ -1,4 +1,4 @@
-"""What bench/ makes of measured costs, and that it runs where there is no GPU."""
+"""bench/: evaluation of measured costs, and that it runs without a GPU."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ from comparison import AGAIN, Cost, Measure, compare, compare_all, run
 
 
 def turns(costs):
-    """Return a turn that costs so much each time, one after another."""
+    """Return a function that costs the next of these values in each call."""
     left = iter(costs)
     return lambda: Cost(next(left), clock=2.0)
 

@@ -1,4 +1,4 @@
-"""What a rank leaves that ends before training, for the job script."""
+"""The cause file that a rank writes for the job script if it ends before training."""
 
 import contextlib
 import socket
@@ -19,7 +19,7 @@ DAMAGED = AllDamagedError(count=2, folder="a")
 
 @pytest.fixture
 def attempt(tmp_path, monkeypatch):
-    """Return the folder that a job script has made for the third attempt."""
+    """Return the folder that a job script makes for the third attempt."""
     folder = tmp_path / "logs" / "3"
     folder.mkdir(parents=True)
     monkeypatch.setenv("RUN_DIR", str(tmp_path))

@@ -1,4 +1,4 @@
-"""From a TOML file and flags to one valid Config, and what a person reads where there is none."""
+"""From a TOML file and flags to a valid Config, and the messages for users if there is none."""
 
 import ast
 import dataclasses
@@ -25,7 +25,7 @@ FIELDS = [(section, field.name) for section, cls in SECTIONS.items() for field i
 
 
 def another_value(hint, value):
-    """Return a valid value of the type ``hint`` that is not ``value``."""
+    """Return a valid value of type ``hint`` other than ``value``."""
     if NoneType in get_args(hint):
         return {int: 7, float: 0.5, str: 'a "b" \\ é\n[c]'}[get_args(hint)[0]]
     if get_origin(hint) is Literal:
@@ -43,7 +43,7 @@ def another_value(hint, value):
 
 
 def changed_settings():
-    """Return Settings in which no field has its default value, but for one of two alternatives."""
+    """Return Settings in which every field differs from its default, except for one of two alternatives."""
     sections = {}
     for name, cls in SECTIONS.items():
         defaults, hints = cls(), get_type_hints(cls)
@@ -55,7 +55,7 @@ def changed_settings():
 
 
 def flags_for(settings):
-    """Return the flags that spell every field of ``settings``, but for the one that an alternative replaces."""
+    """Return the flags that set each field of ``settings``, except the field that an alternative replaces."""
     words = []
     for section, name in FIELDS:
         value = getattr(getattr(settings, section), name)
@@ -79,14 +79,14 @@ def written(folder, text):
 
 
 def assert_refused(path, slug, *values):
-    """Hold that ``path`` is refused in one line that names these values."""
+    """Assert that ``path`` is refused with a one-line error that names these values."""
     with refused(slug, path, *values, code=EXIT_CONFIG) as error:
         load(path)
     assert "\n" not in str(error.value)
 
 
 def is_sentence(node):
-    """Tell whether ``node`` of a syntax tree is a string on its own that ends in a full stop."""
+    """Return whether ``node`` of a syntax tree is a bare string that ends in a full stop."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and str(node.value.value)[-1:] == "."
 
 
@@ -138,7 +138,7 @@ def test_a_later_file_overrides_an_earlier_one(tmp_path):
 
 
 class TestAlternatives:
-    """--batch-size and --batch-size-per-rank say the same in two ways."""
+    """--batch-size and --batch-size-per-rank are alternatives."""
 
     def test_both_in_one_place_are_refused(self, tmp_path):
         both = ["--batch-size ", "--batch-size-per-rank"]

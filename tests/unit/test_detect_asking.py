@@ -1,4 +1,4 @@
-"""`jobgen site --detect` where commands are missing, hang, fail or print rubbish: it costs their answers alone."""
+"""`jobgen site --detect` if commands are missing, hang, fail or print garbage: it loses only their answers."""
 
 import errno
 import os
@@ -85,7 +85,7 @@ class TestAsking:
 
 
 class Played(Asker):
-    """Answers from a recording without a process for each command, one of them with rubbish."""
+    """Answers from a recording without starting processes; one of them is garbage."""
 
     recording, spoilt, rubbish = "", 0, ""
 

@@ -1,4 +1,4 @@
-"""Which devices a rank and its stages take."""
+"""Devices of a rank and of its pipeline stages."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from trainer.parallel.strategy import torch_backend
 
 @pytest.fixture
 def gpus(monkeypatch):
-    """Let torch see some GPUs."""
+    """Make torch report this number of GPUs."""
 
     def see(count):
         monkeypatch.setattr(torch.cuda, "device_count", lambda: count)

@@ -1,4 +1,4 @@
-"""What launcher and job script say, and which process of which world this is."""
+"""Environment variables of launchers and job scripts: rank, local rank and world size of a process."""
 
 import pytest
 

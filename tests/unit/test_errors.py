@@ -1,4 +1,4 @@
-"""Errors of slipway: facts, which travel between ranks and processes, and what is printed of them."""
+"""Errors of slipway: their facts, transport between ranks and processes, and printed form."""
 
 import errno
 import json
@@ -33,12 +33,12 @@ IN_USE = FolderInUseError(folder=Path("runs/a"), pid=7, host="node1", job="none"
 
 
 def fields(kind):
-    """Return the names of the facts of a class of RunError."""
+    """Return the names of the facts of a RunError class."""
     return [name for _, name, *_ in string.Formatter().parse(kind.template) if name]
 
 
 def made(kind):
-    """Return an error of ``kind``, each fact of which is its own name."""
+    """Return an error of ``kind`` in which each fact holds its own name."""
     if issubclass(kind, SessionError):
         return kind("unknown-tracker", "no tracker 'x'")
     return kind(**{name: f"<{name}>" for name in fields(kind)})
@@ -56,12 +56,12 @@ OTHERS = [
 
 
 def carried(error):
-    """Return what another rank makes of ``error``."""
+    """Return ``error`` as another rank receives it."""
     return from_json(json.loads(json.dumps(to_json(error))))
 
 
 def facts_of(error):
-    """Return all that a program does by."""
+    """Return everything that a program decides by."""
     return slug_of(error), str(error), explain(error), error.exit_code, is_retryable(error)
 
 

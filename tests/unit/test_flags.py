@@ -1,4 +1,4 @@
-"""The trainer's flags, checked without the trainer: what it takes passes, what it refuses is refused in one line."""
+"""The trainer's flags, checked without the trainer: accepted and refused like by the trainer, with one-line errors."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""How the time of a run's attempts was spent."""
+"""Goodput: how a run's attempts spent their time."""
 
 import json
 import re
@@ -26,7 +26,7 @@ DEAD = (
     measured(1, 115.0, 10, trained=10.0),
     measured(1, 125.0, 20, trained=20.0),
 )
-"""An attempt that took 3 s until rank 0 was there, 2 s until its first step, and saved twice."""
+"""An attempt that took 3 s until rank 0 started, 2 s until its first step, and saved twice."""
 
 
 class TestRead:

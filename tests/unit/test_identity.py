@@ -1,4 +1,4 @@
-"""Which run a session is: its seed, recorded before anything is drawn; its command; and its folder in a process."""
+"""Identity of a run: its seed, recorded before any draw; its command; and its folder within a process."""
 
 import json
 import os
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("agree_after_each_step")
 
 @pytest.fixture(autouse=True)
 def new_process(monkeypatch):
-    """Return a function after which the test is another process: seeded by chance, and without sessions so far."""
+    """Return a function that makes the test count as a new process: randomly seeded, without sessions."""
 
     def begin():
         monkeypatch.setattr(identity, "process", identity.Process())
@@ -35,13 +35,13 @@ def new_process(monkeypatch):
 
 
 class Killed(BaseException):
-    """Ends an attempt; nothing is saved."""
+    """Ends an attempt without saving."""
 
 
 def train(folder, *, epochs=1, kill_at=None, stop_at=None, **options):
-    """Return the samples of each batch, with what its body has drawn; the first weights are always the same.
+    """Return the samples of each batch, with the numbers that its body drew; the first weights are always the same.
 
-    Before batch ``kill_at`` the process is killed, before ``stop_at`` it is stopped.
+    The process is killed before batch ``kill_at``, or stopped before ``stop_at``.
     """
     model = nn.Linear(1, 1)
     nn.init.zeros_(model.weight)
@@ -68,7 +68,7 @@ def seed_of(folder):
 
 
 def remove_session(path):
-    """Let run.json be as an earlier version wrote it."""
+    """Rewrite run.json in the form of an earlier version."""
     record = json.loads(path.read_text())
     del record["session"]
     path.write_text(json.dumps(record))

@@ -1,4 +1,4 @@
-"""The batches of a loader from any place on, whoever fetches them; slipway.Sampler over numbers of ranks."""
+"""Batches of a loader from any position on, with any workers; slipway.Sampler with changing numbers of ranks."""
 
 import random
 from itertools import chain, pairwise
@@ -78,7 +78,7 @@ def test_what_follows_a_place_does_not_depend_on_who_was_there(name, workers):
     torch.rand(7)
     again = Replay(loader)
     assert batches(again, skip=3) == whole[3:]
-    assert batches(again) == whole  # a second pass, by workers that persist
+    assert batches(again) == whole  # a second pass, with persistent workers
     assert batches(again, seed=2) != whole
 
 

@@ -1,4 +1,4 @@
-"""The loops of a session: steps as a pass, nesting, break, sys.exit, and where objects are restored again."""
+"""Loops of a session: steps as a pass, nesting, break, sys.exit, and when objects are restored again."""
 
 import random
 import sys
@@ -204,7 +204,7 @@ class TestPasses:
 
 
 def ahead(batches, count=1):
-    """Fetch ``count`` batches before the script gets the first of them, as a prefetcher does."""
+    """Fetch ``count`` batches before yielding the first, as a prefetcher does."""
     waiting = []
     for batch in batches:
         waiting.append(batch)
@@ -279,7 +279,7 @@ class TestGeneratorsBeforeTheBatches:
 
 
 class TestRestoredAgain:
-    """What a script does on its way to the place where it was saved is undone there."""
+    """Changes that a script makes before it reaches the saved position are undone there."""
 
     @staticmethod
     def script(attempt):
@@ -291,7 +291,7 @@ class TestRestoredAgain:
                 if epoch:
                     scheduler.step()
                 attempt.both.zero_grad(set_to_none=False)
-                attempt.both.step()  # momentum alone moves the weights
+                attempt.both.step()  # only momentum moves the weights
                 for passed in range(2):
                     for number in session.batches(range(3)):
                         attempt.update(number + 10 * passed)

@@ -1,4 +1,4 @@
-"""``trainer make-data``: the same pictures for the same seed, all of them or none."""
+"""``trainer make-data``: the same images for the same seed, written completely or not at all."""
 
 import subprocess
 import sys
@@ -48,7 +48,7 @@ def test_the_same_seed_makes_the_same_pictures(tmp_path):
         make("aerial", tmp_path / name, "--per-class", 2, "--image-size", 16, "--seed", seed)
     found, again, others = (files(tmp_path / name) for name in "abc")
     assert found == again
-    assert len({*found.values(), *others.values()}) == 2 * 2 * len(LOOKS), "and all differ"
+    assert len({*found.values(), *others.values()}) == 2 * 2 * len(LOOKS), "all images must differ"
 
 
 @pytest.mark.parametrize("made", ["folder", "file", "link"])

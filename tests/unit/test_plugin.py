@@ -1,4 +1,4 @@
-"""Models and data sets of one's own: what works, and one line for everything that does not."""
+"""User-defined models and data sets: what works, and one-line errors for the rest."""
 
 import subprocess
 import sys
@@ -64,7 +64,7 @@ SHAPE = (1, 6, 6)
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """Return the folder in which the trainer is started, with a module of the user's own."""
+    """Return the trainer's working directory, with a module of the user."""
     (tmp_path / "mine_own.py").write_text(MINE)
     (tmp_path / "broken_own.py").write_text("import nothing_of_this_name\n")
     (tmp_path / "wrong_own.py").write_text("def (\n")

@@ -1,4 +1,4 @@
-"""The schedules of a pipeline, for all sizes that matter."""
+"""Pipeline schedules, for all relevant sizes."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""From a learner to a checkpoint and back: what goes on afterwards is what would have gone on."""
+"""From a learner to a checkpoint and back: training continues as if uninterrupted."""
 
 import dataclasses
 import itertools

@@ -1,4 +1,4 @@
-"""How a job ends: a stop that is asked for, the verdict and the exit code, and what is cleaned up."""
+"""End of a job: stop requests, verdict and exit code, and cleanup."""
 
 import pytest
 
@@ -67,7 +67,7 @@ def test_a_script_of_the_user_without_a_verdict_is_not_waited_for(bash):
     [
         ([], [4]),
         (["4"], []),
-        (["8"], []),  # it has started more by itself
+        (["8"], []),  # the user's script has started more
         (["1", "1", "1", "1"], [4, 4, 1, 1, 1, 1]),
         (["1"] * 12, [4, 12, *[1] * 8]),
         (["2", "a[$(touch executed)]"], [4, 1, 2]),
