@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from jobgen.render.files import job_of
 from jobgen.render.script import render
-from jobgen.render.scripts import job_of
 from stubs import DONE, JOIN, OUT_OF_TIME, ROOT, launches_of, payload_of
 
 NAMES = {
