@@ -76,7 +76,7 @@ def pages(tmp_path):
     yield tmp_path / "page.html"
 
 
-def test_its_own_script_runs_and_that_of_a_run_does_not_nor_is_anything_asked_for(tmp_path, browser):
+def test_only_its_own_script_runs_and_nothing_is_requested(tmp_path, browser):
     page, net = tmp_path / "page.html", tmp_path / "net.json"
     page.write_text(f"<!doctype html><title>no policy</title><p>{EVIL}")
     assert "12345" in browser(page, "--dump-dom", f"--log-net-log={net}").stderr

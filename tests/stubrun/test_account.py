@@ -20,7 +20,7 @@ ENDS = [
 
 
 @pytest.mark.parametrize(("script", "env", "code"), [*(("ddp.job", *end) for end in ENDS), ("ddp.pbs", *ENDS[1])])
-def test_it_says_so_once_however_it_ends_and_before_it_goes_on(project, script, env, code):
+def test_the_usage_line_appears_once_before_the_final_message(project, script, env, code):
     ended = project.run(script, **env)
     assert ended.code == code
     assert len(USED.findall(ended.err)) == 1

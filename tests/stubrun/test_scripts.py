@@ -31,7 +31,7 @@ def test_every_committed_script_is_run_here():
 
 
 @pytest.mark.parametrize("script", ALL)
-def test_a_good_run_says_one_line_and_starts_the_trainer_with_the_arguments_behind_its_own(project, script):
+def test_a_good_run_prints_no_messages_and_passes_its_arguments_on(project, script):
     ended = project.run(script, "--epochs", "a b", **DONE)
     assert (ended.code, ended.notes) == (0, [])
     words = payload_of(ended)

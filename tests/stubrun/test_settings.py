@@ -111,7 +111,7 @@ class TestParentJob:
         assert ended.code == 0
         return {name: value for name, value in ended.env.items() if not name.startswith(("SLURM_", "STUB_"))}
 
-    def test_what_that_one_exports_does_not_reach_it(self, project, parent):
+    def test_exports_of_the_parent_job_do_not_reach_the_new_job(self, project, parent):
         ended = project.run("ddp.job", **{**parent, "SLIPWAY_RUN_DIR": None, "SLIPWAY_DATA": None}, **DONE)
         assert (ended.code, ended.notes) == (0, [])
         expected = {"DATA": "", "OMP_NUM_THREADS": "4", "MASTER_PORT": "24711", "TRAINER_ATTEMPT": "1"}
@@ -120,7 +120,7 @@ class TestParentJob:
         # regression: a value of several lines (srun --mpi=list) is not found again in SLIPWAY_EXPORTED
         assert ended.env.keys() & {"HOROVOD_RANK", "TRAINER_MPI"} == set()
 
-    def test_what_the_user_sets_anew_does(self, project, parent):
+    def test_variables_that_the_user_sets_reach_the_new_job(self, project, parent):
         own = {"MASTER_PORT": "4444", "OMP_NUM_THREADS": "3", "SLIPWAY_RUN_DIR": str(project.folder / "mine")}
         ended = project.run("ddp.job", **{**parent, **own}, **DONE)
         assert ended.code == 0

@@ -139,13 +139,13 @@ def test_only_the_environment_knows_variables_of_slurm(scheduler, modules):
     assert {module for module in ours if scheduler in MODULES[module]} == modules
 
 
-def test_texts_of_foreign_errors_are_looked_into_in_one_place():
+def test_third_party_error_texts_are_parsed_in_one_module():
     for module, text in MODULES.items():
         if not module.startswith("jobgen/") and module != "slipway/base/third_party_errors.py":
             assert "in str(error)" not in text, module
 
 
-def test_one_module_says_who_rank_0_is():
+def test_one_module_compares_the_rank_with_0():
     assert {module for module, text in MODULES.items() if re.search(r"rank == 0", text)} == {
         "slipway/base/environment.py"
     }
@@ -167,7 +167,7 @@ def test_what_answers_before_training_loads_no_torch(module):
     ("registry", "names"),
     [(DATASETS, DATASET_NAMES), (OPTIMIZERS, get_args(OptimizerName)), (SCHEDULES, get_args(ScheduleName))],
 )
-def test_what_may_be_configured_is_what_there_is(registry, names):
+def test_names_in_the_configuration_are_those_of_the_registries(registry, names):
     assert list(registry) == list(names)
 
 

@@ -57,13 +57,13 @@ def test_more_members_than_two_bytes_count(tmp_path):
         assert archive.read(number) == b"%d" % number
 
 
-def test_members_behind_four_gigabytes(tmp_path, monkeypatch):
+def test_members_beyond_four_gigabytes(tmp_path, monkeypatch):
     monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 1000)  # so that four kilobytes suffice
     contents = {str(number): bytes([number]) * 2000 for number in range(4)}
     assert content(Archive(write(tmp_path / "a.zip", contents=contents))) == contents
 
 
-def test_an_archive_behind_a_program(tmp_path):
+def test_an_archive_appended_to_a_program(tmp_path):
     path = write(tmp_path / "a.zip")
     path.write_bytes(b"#!/bin/sh\nexit\n" + path.read_bytes())
     assert content(Archive(path)) == CONTENTS
@@ -90,7 +90,7 @@ def test_a_flipped_byte_is_found_in_the_member_that_has_it(tmp_path, method):
     assert [archive.read(number) for number in (0, 1, 3)] == [CONTENTS[archive.names[number]] for number in (0, 1, 3)]
 
 
-def test_damage_anywhere_is_an_archive_error_and_never_another_content(tmp_path):
+def test_any_damage_raises_an_archive_error_and_never_returns_wrong_content(tmp_path):
     data = write(tmp_path / "whole.zip", contents={name: CONTENTS[name] for name in list(CONTENTS)[:2]}).read_bytes()
     generator = random.Random(1)
     for number in range(len(data)):
@@ -104,7 +104,7 @@ def test_damage_anywhere_is_an_archive_error_and_never_another_content(tmp_path)
         assert set(found.values()) <= set(CONTENTS.values())
 
 
-def test_one_that_is_cut_off_is_refused(tmp_path):
+def test_a_truncated_archive_is_refused(tmp_path):
     data = write(tmp_path / "whole.zip").read_bytes()
     for length in (0, 1, 21, 22, len(data) // 2, len(data) - 1):
         (tmp_path / "a.zip").write_bytes(data[:length])
@@ -151,7 +151,7 @@ def test_one_that_shrinks_under_its_reader_is_damaged(tmp_path):
         archive.read(0)
 
 
-def test_it_goes_to_another_process(tmp_path):
+def test_an_archive_can_be_pickled(tmp_path):
     archive = Archive(write(tmp_path / "a.zip"))
     assert content(pickle.loads(pickle.dumps(archive))) == CONTENTS  # noqa: S301 -- of our own
 

@@ -118,7 +118,7 @@ class TestAcquire:
         assert {entry.name for entry in path.iterdir()} == {"checkpoints", "figures", "lock", "logs"}
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
 
-    def test_one_that_is_there_keeps_its_mode_and_what_is_made_in_it_follows_the_umask(self, tmp_path, umask):
+    def test_an_existing_folder_keeps_its_mode_and_new_files_follow_the_umask(self, tmp_path, umask):
         path = tmp_path / "mine"
         path.mkdir()
         path.chmod(0o750)
@@ -200,14 +200,14 @@ def test_a_fifo_in_the_place_of_the_lock_is_not_waited_for(tmp_path):
     assert error.value.__cause__.errno == errno.EINVAL
 
 
-def test_a_fifo_in_the_place_of_a_stop_request_is_none(tmp_path):
+def test_a_fifo_named_stop_is_not_a_stop_request(tmp_path):
     os.mkfifo(tmp_path / "STOP")
     assert begun(tmp_path).stop_request() == Reason.NONE
 
 
 @pytest.mark.parametrize(("make", "kind"), [(os.mkfifo, "regular"), (os.mkdir, "folder")])
 @pytest.mark.parametrize("name", ["status.json", "run.json", "config.toml", "metrics.jsonl", "goodput.jsonl"])
-def test_what_has_the_name_of_a_file_of_the_run_but_is_not_a_file_is_refused(tmp_path, name, make, kind):
+def test_a_folder_or_fifo_named_like_a_run_file_is_refused(tmp_path, name, make, kind):
     make(tmp_path / name)
     with refused("not-a-file", tmp_path / name, kind):
         acquired(tmp_path)
@@ -244,7 +244,7 @@ class TestOpenAttempt:
 
 
 class TestBegin:
-    def test_what_runs_is_recorded_in_the_folder_and_for_this_attempt(self, tmp_path):
+    def test_run_records_are_written_to_the_folder_and_to_the_attempt(self, tmp_path):
         owned_after_begin(tmp_path, TRAINER_JOB_ID="42", WANDB_API_KEY="a-secret-token").release()
         record = json.loads((tmp_path / "run.json").read_text())
         assert record == {"host": "node1", "attempt": 1, "variables": {"TRAINER_JOB_ID": "42"}}
@@ -419,7 +419,7 @@ class TestStopFile:
         ("meant", "reason"),
         [("", Reason.NONE), ("4711/1", Reason.NONE), ("4712/2", Reason.NONE), ("4711/2", Reason.TIME_LIMIT)],
     )
-    def test_a_time_limit_is_removed_at_the_next_start_unless_it_is_for_that(self, tmp_path, meant, reason):
+    def test_a_time_limit_stop_is_removed_at_the_next_start_unless_meant_for_it(self, tmp_path, meant, reason):
         ended(tmp_path, Reason.TIME_LIMIT)
         self.write(tmp_path, f"time-limit {meant}")
         assert begun(tmp_path, TRAINER_JOB_ID="4711", TRAINER_ATTEMPT="2").stop_request() == reason
@@ -427,7 +427,7 @@ class TestStopFile:
 
     # regression: if a signal came too, the status named the signal, and STOP also stopped the next attempt
     @pytest.mark.parametrize("before", [Reason.USER, Reason.SIGNAL, Reason.TIME_LIMIT, Reason.NONE])
-    def test_that_of_the_user_is_removed_once_an_attempt_has_ended_after_it(self, tmp_path, before):
+    def test_a_user_stop_is_removed_after_the_attempt_in_which_it_was_written(self, tmp_path, before):
         attempt = begun(tmp_path)
         self.write(tmp_path, "user")
         attempt.conclude(before, step=9)
@@ -470,7 +470,7 @@ class TestStopFile:
         ],
         ids=["out of time", "stopped", "failed", "none", "done"],
     )
-    def test_that_of_the_user_between_attempts_stays_unless_the_run_was_done(self, tmp_path, leave, reason):
+    def test_a_user_stop_between_attempts_stays_unless_the_run_was_done(self, tmp_path, leave, reason):
         leave(tmp_path)
         self.write(tmp_path, "user")
         assert begun(tmp_path).stop_request() == reason

@@ -64,7 +64,7 @@ def test_a_cpu_that_multiplies_bf16_computes_in_it(cpu, instruction, expected):
     assert decided(settings_of()) == expected
 
 
-def test_a_cpu_of_which_torch_says_nothing_does_not_and_is_not_warned_of(monkeypatch, caplog):
+def test_a_cpu_unknown_to_torch_gets_no_amp_and_no_warning(monkeypatch, caplog):
     """As torch 2.10."""
     monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
     assert decided(settings_of()) == ("none", False)
@@ -105,7 +105,7 @@ def test_devices_without_bf16_keep_the_plain_settings():
         ({"arch": "mine:model", "amp": "bf16", "channels_last": True}, "ddp", ("bf16", True)),
     ],
 )
-def test_what_is_asked_for_takes_precedence(cpu, settings, backend, expected):
+def test_explicit_settings_take_precedence(cpu, settings, backend, expected):
     cpu("avx512_bf16")
     assert decided(settings_of(**settings), backend=backend) == expected
 

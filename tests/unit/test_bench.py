@@ -26,7 +26,7 @@ def test_a_contender_is_compared_with_the_peer_of_the_same_round():
     assert "| own | 4.5 | 2 | 3.00 (2.00-4.00) | 2.5 |" in found.table()
 
 
-def test_an_aim_that_is_missed_is_said():
+def test_a_missed_aim_is_reported():
     found = compare("a", {"peer": turns([8, 8]), "own": turns([4])}, rounds=1, aims={"own": 2.5})
     assert found.misses("own")
     assert "2.5, missed" in found.table()
@@ -42,7 +42,7 @@ def test_an_aim_may_name_another_contender(aim, missed):
 
 
 @pytest.mark.parametrize(("limit", "missed"), [(5, False), (3, True)])
-def test_a_limit_is_of_the_cost_itself(limit, missed):
+def test_a_limit_applies_to_the_absolute_cost(limit, missed):
     measures = [Measure("stall", "ms", limits={"own": limit})]
     [found] = compare_all(measures, {"peer": lambda: [Cost(9)], "own": lambda: [Cost(4)]}, rounds=1)
     assert found.misses("own") == missed

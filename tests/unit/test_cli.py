@@ -90,7 +90,7 @@ def is_sentence(node):
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and str(node.value.value)[-1:] == "."
 
 
-def test_what_is_neither_in_the_file_nor_in_flags_has_its_default():
+def test_fields_set_nowhere_have_their_defaults():
     assert parse(["--seed", "0"]) == Settings()
 
 
@@ -104,7 +104,7 @@ def test_every_field_is_a_flag_of_the_same_name():
 
 
 @pytest.mark.parametrize("off", ["0", "0.0", '""'])
-def test_what_may_be_absent_is_switched_off(tmp_path, off):
+def test_optional_fields_can_be_switched_off(tmp_path, off):
     for name, section in SECTIONS.items():
         for key, hint in get_type_hints(section).items():
             if (
@@ -156,7 +156,7 @@ class TestAlternatives:
         assert getattr(train, flag) == 16
         assert getattr(train, file) == getattr(TrainConfig(), file)
 
-    def test_the_alternative_that_holds_is_saved(self, tmp_path):
+    def test_the_effective_alternative_is_saved(self, tmp_path):
         for flag in ("batch_size", "batch_size_per_rank"):
             settings = parse([f"--{flag}", "16"])
             assert load(written(tmp_path, tomli_w.dumps(experiment(settings)))).train == settings.train

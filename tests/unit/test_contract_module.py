@@ -34,7 +34,7 @@ class TestLayout:
         assert names <= set(sys.stdlib_module_names)
 
     @pytest.mark.slow
-    def test_what_is_generated_from_it_is_up_to_date(self):
+    def test_generated_files_are_up_to_date(self):
         done = subprocess.run(
             [sys.executable, ROOT / "build" / "generate", "--check"], capture_output=True, text=True, check=False
         )

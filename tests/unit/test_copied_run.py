@@ -64,7 +64,7 @@ def test_it_resumes_exactly_and_loses_no_checkpoint(copy, expected, caplog):
     assert list(copy.glob(".*")) == []
 
 
-def test_where_only_the_copy_is_left_it_gets_its_name_again(copy, expected):
+def test_if_only_the_copy_is_left_it_gets_its_step_name_back(copy, expected):
     for path in copy.glob("step_*"):
         shutil.rmtree(path)
     assert slipway.peek(copy.parent)[:2] == (2, 7)

@@ -145,7 +145,7 @@ class TestStep:
         until(lambda: not any(map(psutil.pid_exists, both)))
 
     @pytest.mark.prove
-    def test_what_ignores_sigterm_is_killed_in_the_end(self, step, monkeypatch, pids):
+    def test_processes_that_ignore_sigterm_are_killed_at_last(self, step, monkeypatch, pids):
         process = step("trap '' TERM\necho $$ >$FILE.$NODE_RANK\nfor i in {1..300}; do sleep 1; done")
         both = pids()
         process.send_signal(signal.SIGTERM)

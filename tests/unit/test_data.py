@@ -218,12 +218,12 @@ class TestFeed:
         assert self.by_id(batch_size=7) == reference
         assert self.by_id(batch_size=16, grad_accum_steps=3) == reference
 
-    def test_nor_on_the_rank_or_the_size_of_the_world(self):
+    def test_the_augmentation_does_not_depend_on_rank_or_world_size(self):
         together = self.by_id(batch_size=8, rank=0, size=3) | self.by_id(batch_size=8, rank=1, size=3)
         together |= self.by_id(batch_size=8, rank=2, size=3)
         assert together == self.by_id(batch_size=50)
 
-    def test_nor_on_the_place_at_which_the_epoch_was_resumed(self):
+    def test_the_augmentation_does_not_depend_on_the_resumed_position(self):
         whole, rest = self.by_id(batch_size=8), self.by_id(batch_size=8, start=24)
         assert len(rest) == 26
         assert rest.items() <= whole.items()

@@ -44,7 +44,7 @@ def exists(evidence):
 
 
 @pytest.mark.parametrize("page", LISTS, ids=lambda page: page.stem)
-def test_each_demand_is_shown_by_what_exists_or_refused_for_a_reason(page):
+def test_each_demand_names_existing_evidence_or_a_reason(page):
     for demand, state, evidence in demands_of(page):
         named = SPAN.findall(evidence.replace("\\|", "|"))
         if state == "shown":
@@ -66,8 +66,8 @@ def test_the_counts_are_those_of_the_lists():
     assert {page.stem for page in TUTORIALS.glob("[!R]*.md")} == {*counts}
 
 
-def test_a_name_that_is_gone_is_noticed():
-    assert exists("tests/unit/test_demands.py::test_a_name_that_is_gone_is_noticed")
+def test_a_missing_name_is_noticed():
+    assert exists("tests/unit/test_demands.py::test_a_missing_name_is_noticed")
     assert exists("make train")
     assert not exists("tests/unit/test_demands.py::test_gone")
     assert not exists("tests/unit/test_gone.py::test_gone")

@@ -108,7 +108,7 @@ def compared(found, path, kind):
 
 
 @pytest.mark.parametrize("kind", OUTCOMES)
-def test_what_is_found_is_right_or_asked_for(drafts, kind):
+def test_detected_values_are_right_or_become_questions(drafts, kind):
     right, asked, wrong = compared(drafts[kind].draft, drafts[kind].path, kind)
     assert (len(right), asked, wrong) == OUTCOMES[kind], sorted(right)
 
@@ -142,6 +142,6 @@ def test_a_clean_script_comes_out_of_it(drafts, kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", OUTCOMES)
-def test_the_recording_has_no_command_that_nothing_asks(drafts, kind):
+def test_every_recorded_command_is_used(drafts, kind):
     recorded = {tuple(words) for words, _ in commands_of(CLUSTERS / kind / "login.txt") if words[0] != "module"}
     assert recorded - drafts[kind].commands == set()

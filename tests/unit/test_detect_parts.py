@@ -431,13 +431,13 @@ class TestFile:
             (["--output", "/"], 78, "file-exists", ["/ "]),
         ],
     )
-    def test_mistakes_are_answered_in_a_line(self, capsys, words, code, slug, values):
+    def test_mistakes_get_a_one_line_error(self, capsys, words, code, slug, values):
         assert main(["site", "--detect", *words]) == code
         out, err = capsys.readouterr()
         assert (out, err.count("\n")) == ("", 1)
         assert_error(err, slug, *values)
 
-    def test_there_is_nothing_else_to_do_yet(self, capsys):
+    def test_site_without_detect_is_wrong_usage(self, capsys):
         with pytest.raises(SystemExit, match="2"):
             main(["site"])
         assert_error(capsys.readouterr().err, "bad-arguments", "--detect")
@@ -452,5 +452,5 @@ class TestFile:
         assert {key: getattr(site, key) for key in values} == values
 
     @pytest.mark.parametrize("name", ["a b", "$(id)", "-n", "", "a\nb", "a" * 200, "x'y", "é"])
-    def test_what_is_no_name_is_not_taken_for_one(self, name):
+    def test_other_text_is_not_a_plain_name(self, name):
         assert not is_plain(name)

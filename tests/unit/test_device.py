@@ -116,7 +116,7 @@ def test_stages_on_devices_that_are_named(gpus):
         (5, None, {"devices_per_rank": 2}, 2),
     ],
 )
-def test_the_gpus_of_a_machine_say_how_many_ranks_it_is_for(gpus, count, split, launch, ranks):
+def test_the_number_of_ranks_follows_the_gpus(gpus, count, split, launch, ranks):
     gpus(count)
     assert ranks_for_gpus(settings(split, **launch)) == ranks
 
@@ -129,7 +129,7 @@ def test_the_gpus_of_a_machine_say_how_many_ranks_it_is_for(gpus, count, split, 
         (1, "b", {}, [" 2 GPUs", " 1 "]),
     ],
 )
-def test_without_gpus_a_person_says_the_number_of_ranks(gpus, count, split, launch, values):
+def test_without_gpus_the_user_must_set_the_number_of_ranks(gpus, count, split, launch, values):
     gpus(count)
     with refused("no-gpu", "--nproc-per-node 2", *values):
         ranks_for_gpus(settings(split, **launch))

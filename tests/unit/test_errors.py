@@ -74,7 +74,7 @@ def test_an_error_is_of_the_same_class_and_says_the_same_on_another_rank(kind):
 
 
 @pytest.mark.parametrize(("error", "slug", "code", "retryable"), OTHERS, ids=repr)
-def test_of_any_other_the_text_the_code_and_whether_to_retry_arrive(error, slug, code, retryable):
+def test_any_other_error_arrives_with_text_code_and_retryability(error, slug, code, retryable):
     found = carried(error)
     assert (slug_of(found), str(found)) == (slug, str(error))
     assert (found.exit_code, is_retryable(found)) == (code, retryable)
@@ -119,7 +119,7 @@ def test_the_table_gives_the_remedy_and_no_error_names_a_flag():
     assert [kind for kind in RunError.kinds.values() if "--" in kind.template] == []
 
 
-def test_what_a_program_prints_of_one_is_its_kind_slug_and_sentence():
+def test_a_printed_error_has_kind_slug_and_sentence():
     assert messages(f"trainer: {message_of(IN_USE)}") == [Message("error", "folder-in-use", explain(IN_USE))]
     assert messages(labelled("warning", "node-lost", "node\n7")) == [Message("warning", "node-lost", "node 7")]
     assert reason_of(LostFolderError(lock="a/lock")).partition(": ")[0] == "lost-folder"

@@ -86,7 +86,7 @@ def test_a_damaged_checkpoint_is_passed_over(run, caplog):
     assert_warning(caplog.text, "damaged-checkpoint", damaged, "model.safetensors", len(b"damaged"))
 
 
-def test_of_a_damaged_best_one_the_next_best_is_named(run, capsys):
+def test_if_the_best_is_damaged_the_next_best_is_named(run, capsys):
     for damaged, left in [(2, 3), (3, 1)]:
         (run / "checkpoints" / f"step_{damaged:08d}" / "model.safetensors").write_bytes(b"damaged")
         assert main(["export", "--best", str(run), str(run / "weights.pt")]) == 78

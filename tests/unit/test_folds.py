@@ -74,7 +74,7 @@ class Folds:
 @pytest.mark.parametrize(
     ("ask", "reason"), [(signalled(signal.SIGUSR1), "time-limit"), (write_stop, "user")], ids=["SIGUSR1", "STOP"]
 )
-def test_what_comes_after_the_last_step_of_a_fold_stops_the_next_one_before_it_trains(ask, reason, tmp_path):
+def test_a_request_after_the_last_step_of_a_fold_stops_the_next_fold(ask, reason, tmp_path):
     folds = Folds(tmp_path)
     with pytest.raises(Stopped) as stopped:
         folds.run(asked_at=0, ask=ask)

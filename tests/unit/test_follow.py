@@ -319,7 +319,7 @@ class TestThisMachine:
         assert (run / "STOP").read_text() == "user\n"
         assert "STOP" in said(capsys, "status", str(run)).out
 
-    def test_a_script_that_may_not_look_for_the_file_is_named(self, here, capsys):
+    def test_cancel_warns_about_a_script_that_may_not_check_for_stop(self, here, capsys):
         make_attempt(here / "runs" / "ddp-7", 1)
         assert_names(said(capsys, "cancel", "runs/ddp-7").err, "runs/ddp-7", "STOP", "script", "Ctrl-C")
 
@@ -885,7 +885,7 @@ class TestCompletion:
     def test_it_knows_the_sites(self):
         assert {"example", "laptop"} <= set(self.complete("render", "ddp", "--site", ""))
 
-    def test_it_is_made_from_the_parser(self):
+    def test_completion_offers_the_commands_of_the_parser(self):
         commands = parser()._subparsers._group_actions[0].choices
         assert set(self.complete("")) == {*commands, "--help"}
 

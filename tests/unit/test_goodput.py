@@ -65,11 +65,11 @@ class TestRead:
         (spent,) = parsed(*DEAD, {"ended": 200.0})
         assert spent.seconds[LOST] == 75.0
 
-    def test_a_job_whose_ranks_never_came_so_far_has_lost_all(self):
+    def test_a_job_whose_ranks_never_started_has_lost_all_time(self):
         (spent,) = parsed(DEAD[0], {"attempt": 1, "ended": 132.0})
         assert spent.seconds == dict.fromkeys(MEANINGS, 0.0) | {LOST: 32.0}
 
-    def test_one_that_runs_has_spent_what_it_has_said(self):
+    def test_a_running_attempt_counts_what_it_has_recorded(self):
         (spent,) = parsed(*DEAD)
         assert (spent.total, spent.seconds[LOST]) == (25.0, 0.0)
 

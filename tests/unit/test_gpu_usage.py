@@ -220,7 +220,7 @@ def test_other_libraries_of_these_names_do_no_harm(watch, drivers, tmp_path, lib
     assert usage(tmp_path) == []
 
 
-def test_it_holds_no_pipe_of_who_started_it(watch):
+def test_it_closes_inherited_pipes(watch):
     """The caller may wait for the end of such a pipe."""
     reader, writer = os.pipe()
     process = watch("sleep", "1", pass_fds=(writer,))

@@ -205,7 +205,7 @@ def test_a_site(capsys, tmp_path, content, slug, values):
 
 
 @pytest.mark.parametrize("kind", ["folder", "FIFO", "device", "socket link", "unreadable", "missing", "loop"])
-def test_what_is_no_file(capsys, tmp_path, kind):
+def test_a_path_that_is_not_a_file(capsys, tmp_path, kind):
     path = tmp_path / "mine.toml"
     reason = {"folder": errno.EISDIR, "socket link": errno.ENOENT, "loop": errno.ELOOP, "missing": errno.ENOENT}
     values = [path, os.strerror(reason[kind])] if kind in reason else [path]

@@ -183,7 +183,7 @@ class TestSeveralSessionsOfAProcess:
         new_process()
         assert len(train(tmp_path / "run", epochs=2)) == BATCHES
 
-    def test_so_is_a_session_that_is_entered_again(self, tmp_path):
+    def test_a_session_that_is_entered_again_is_refused(self, tmp_path):
         session = Session(extra=torch.Generator(), folder=tmp_path)
         with session:
             pass
@@ -195,7 +195,7 @@ class TestSeveralSessionsOfAProcess:
         assert len(train(tmp_path)) == BATCHES - 2
         assert slugs(caplog.text) == []
 
-    def test_of_one_that_has_failed_here_a_warning_says_so(self, tmp_path, caplog):
+    def test_continuing_a_run_that_failed_here_is_warned_about(self, tmp_path, caplog):
         train(tmp_path, kill_at=2, checkpoint_steps=1)
         train(tmp_path)
         assert_warning(caplog.text, "folder-used-twice", tmp_path)
@@ -216,7 +216,7 @@ class TestTheCommand:
         monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
         monkeypatch.setattr(sys, "argv", [str(script), "--lr", "1"])
 
-    def test_the_same_one_says_nothing(self, tmp_path, caplog):
+    def test_the_same_command_gives_no_warning(self, tmp_path, caplog):
         train(tmp_path / "run", stop_at=2)
         train(tmp_path / "run")
         assert slugs(caplog.text) == []
@@ -234,7 +234,7 @@ class TestTheCommand:
             assert slugs(caplog.text) == ["other-command"]
             assert_warning(caplog.text, "other-command", "--lr 1", "--lr 'two words'", tmp_path / "run")
 
-    def test_where_nothing_was_saved_the_run_is_begun_by_the_last_command(self, tmp_path, monkeypatch, caplog):
+    def test_if_nothing_was_saved_the_last_command_begins_the_run(self, tmp_path, monkeypatch, caplog):
         train(tmp_path / "run", kill_at=2)
         monkeypatch.setattr(sys, "argv", ["main.py"])
         train(tmp_path / "run", stop_at=2)

@@ -83,7 +83,7 @@ class TestCommand:
             at_terminal(monkeypatch)
         assert shown(capsys, site=site)[1] == command
 
-    def test_the_site_and_set_say_what_is_asked_for(self, capsys):
+    def test_site_and_settings_determine_the_request(self, capsys):
         settings = ["--set", "minutes=240", "--set", "devices_per_rank=2", "--set", "gpu_request=gres"]
         settings += ["--set", "options.qos=now", "--set", "directives=[\"--comment='a b'\"]", "--set", "mem=100G"]
         words = shlex.split(shown(capsys, *settings)[1])

@@ -417,7 +417,7 @@ class TestDask:
         assert found["prologue"][0] == "module purge"
         assert found["prologue"][1].startswith("module load ")
 
-    def test_whatever_a_site_says_stays_json(self, capsys):
+    def test_any_site_option_leaves_valid_json(self, capsys):
         found = self.request(capsys, "options.comment=END_OF_REQUEST \"'$(id)`\\")
         assert any("END_OF_REQUEST" in line for line in found["directives"])
 
@@ -556,12 +556,12 @@ class TestRefusals:
             ("accelerator=nvida", ["nvidia", "amd", "none", "nvidia"]),  # and which one was meant
         ],
     )
-    def test_a_value_that_is_none_of_a_few_is_answered_with_those(self, capsys, setting, choices):
+    def test_an_invalid_choice_is_refused_with_the_valid_ones(self, capsys, setting, choices):
         key, _, value = setting.partition("=")
         text = refused(capsys, "bad-value", f" {setting}: {key} ", settings=[setting])
         assert re.findall("'(.*?)'", text) == [value, *choices]
 
-    def test_a_mistake_is_looked_for_where_it_was_made(self, capsys, tmp_path):
+    def test_a_mistake_is_reported_where_it_was_made(self, capsys, tmp_path):
         """In the file, unless a command-line setting replaced the value."""
         (tmp_path / "my.toml").write_text('name = "my"\nresume = "later"\nbinds = [1]\n')
         site = str(tmp_path / "my.toml")

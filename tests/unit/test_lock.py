@@ -251,7 +251,7 @@ def test_a_half_written_lock_counts_by_its_age(tmp_path, data):
     lock_of(tmp_path).acquire()
 
 
-def test_an_owner_gives_signs_of_life(tmp_path, monkeypatch):
+def test_an_owner_writes_heartbeats(tmp_path, monkeypatch):
     monkeypatch.setattr(lock_module, "HEARTBEAT", 0.02)
     lock = acquired(tmp_path)
     path = tmp_path / "lock"
@@ -335,7 +335,7 @@ def test_a_take_over_that_comes_too_late_leaves_the_new_owner_alone(tmp_path, mo
 
 
 @pytest.mark.parametrize("left", ["nothing", "a dead owner"])
-def test_of_many_processes_that_want_the_lock_at_once_exactly_one_gets_it(tmp_path, left):
+def test_exactly_one_of_many_concurrent_processes_gets_the_lock(tmp_path, left):
     if left == "a dead owner":
         lock_from_elsewhere(tmp_path, age=STALE + 5)
     holders = [Holder(tmp_path) for _ in range(5)]

@@ -276,7 +276,7 @@ NUMBERS = [1, True, np.float32(1), np.int64(1), np.array(1.0), Fraction(1), torc
 
 
 @pytest.mark.parametrize("call", ["log", "metrics", "mean", "weight"])
-def test_what_is_no_number_is_refused_each_time_and_what_is_one_is_not(call, tmp_path):
+def test_only_numbers_are_accepted(call, tmp_path):
     attempt = Attempt(tmp_path)
     give = {
         "log": lambda session, value: session.log(v=value),
@@ -354,11 +354,11 @@ class TestNumbersThatAreNotFinite:
         assert {record["loss"] for record in found} == {1.0}
         assert all(math.isfinite(number) for record in found for number in record.values() if number != "train")
 
-    def test_one_that_it_does_not_skip_is(self, tmp_path):
+    def test_a_step_that_the_scaler_does_not_skip_is_a_divergence(self, tmp_path):
         with refused("diverged", "grad_norm", 2):
             self.train(tmp_path, [1.0, math.inf, 1.0], scaler=torch.amp.GradScaler("cpu"), scale=1.0)
 
-    def test_one_that_skips_for_ever_is(self, tmp_path):
+    def test_a_scaler_that_keeps_skipping_is_a_divergence(self, tmp_path):
         with refused("diverged", "grad_norm", 31):
             self.train(tmp_path, [math.inf] * 50, scaler=torch.amp.GradScaler("cpu"))
 

@@ -101,7 +101,7 @@ class TestJsonLines:
             assert_warning(caplog.messages[-1], "damaged-metrics", 1, path, f"{path.name}.damaged.{number}")
         assert [record["step"] for record in read_records(path)] == [1, 2], "lines with numbers"
 
-    def test_what_a_full_disk_does_not_take_is_written_when_there_is_room_again(self, tmp_path, caplog):
+    def test_lines_refused_by_a_full_disk_are_written_later(self, tmp_path, caplog):
         path = tmp_path / "metrics.jsonl"
         writer = JsonLines(path, step=0)
         with file_size_limit(200):
@@ -128,7 +128,7 @@ class TestJsonLines:
         assert written == [f"{number:09d}" for number in range(40)]  # 10 on disk and 30 in memory
         assert_warning(caplog.messages[-1], "cannot-append", tmp_path / "lines", 61)
 
-    def test_where_there_is_none_to_the_end_that_is_an_error(self, tmp_path):
+    def test_a_disk_that_stays_full_is_an_error_at_the_end(self, tmp_path):
         writer = JsonLines(tmp_path / "metrics.jsonl", step=0)
         with file_size_limit(200):
             for step in (1, 2):

@@ -386,7 +386,7 @@ def test_wrappers_are_passed_over_except_for_their_mode():
     assert saved(two) == saved(one)
 
 
-def test_of_what_the_model_does_not_have_nothing_is_made():
+def test_restoring_creates_no_missing_attributes():
     _, part = large(1, change=True)
     model = Part()
     ModuleAttributes({"other": model}).load_state_dict(saved(part))

@@ -108,7 +108,7 @@ def test_groups_of_no_given_model_are_named_at_the_save_and_refused_where_traini
         resumed.load(saved)
 
 
-def test_nothing_is_saved_without_groups_that_are_missing():
+def test_a_save_without_the_missing_groups_is_refused():
     whole = Script()
     add(whole, 0)
     saved, resumed = whole.saved(), Script()

@@ -290,7 +290,7 @@ NOISE = np.random.default_rng(0).integers(0, 256, (70, 70, 3), dtype=np.uint8)
 
 class TestReduced:
     @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "BMP", "TIFF"])
-    def test_it_has_the_shorter_side_and_the_format_of_before(self, kind):
+    def test_a_reduced_image_has_the_given_shorter_side_and_its_old_format(self, kind):
         data = image_bytes(Image.new("RGB", (300, 200), (10, 200, 30)), kind)
         with Image.open(io.BytesIO(reduced(data, 64, 90))) as image:
             assert (image.size, image.format) == ((96, 64), kind)
@@ -398,7 +398,7 @@ class TestPackedImages:
         assert [label for _, label in loader] == list(images.targets)
         assert [pixels.tolist() for pixels, _ in loader] == [pixels.tolist() for pixels, _ in images]
 
-    def test_what_is_wrong_is_named(self, tmp_path):
+    def test_unreadable_images_and_archives_are_named(self, tmp_path):
         folder = write_images(tmp_path / "photos")
         (folder / "cat" / "bad.png").write_bytes(b"no image")
         target = packed(folder)

@@ -25,7 +25,7 @@ def test_each_number_comes_once_however_it_is_asked_for(length):
         assert permutation[place] == whole[place]
 
 
-def test_what_is_not_there():
+def test_positions_out_of_range_are_refused():
     permutation = Permutation(10, key=1)
     for place in (10, -11):
         with pytest.raises(IndexError, match=rf"{place}\b.*\b10\b"):
@@ -44,7 +44,7 @@ def test_the_largest_one():
     assert 0 <= found.min() < found.max() < LARGEST
 
 
-def test_this_one_stays_as_it_is():
+def test_permutations_are_unchanged():
     """Checkpoints taken within an epoch depend on it: changing it requires a new version of trainer.data.order."""
     assert Permutation(12, key=3)[:] == [6, 4, 1, 7, 11, 5, 8, 3, 2, 10, 0, 9]
     assert Permutation(10**8, key=3)[50_000_000:50_000_004] == [12188513, 6440902, 34304649, 62900442]

@@ -42,7 +42,7 @@ def refusal(answer):
     return refusal
 
 
-def test_a_good_node_says_nothing_and_keeps_nothing(answer, tmp_path):
+def test_a_good_node_prints_nothing_and_leaves_no_files(answer, tmp_path):
     assert answer() == (0, "")
     assert list(tmp_path.iterdir()) == []
 

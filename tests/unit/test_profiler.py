@@ -65,7 +65,7 @@ def test_these_steps_are_recorded(tmp_path, steps, epochs, recorded):
 
 
 @pytest.mark.parametrize("first", ["4", "9"])
-def test_steps_that_never_come_leave_nothing_but_a_word(tmp_path, caplog, first):
+def test_steps_that_never_run_leave_only_a_warning(tmp_path, caplog, first):
     work(profiler_for(Launch(profile=first), tmp_path, ALONE), [3])
     assert list(tmp_path.iterdir()) == []
     warn_if_missed(Launch(profile="3"), 3)

@@ -440,7 +440,7 @@ def test_of_large_data_elements_at_equal_distances_are_compared(make):
     assert digest_of_data(data) != before
 
 
-def test_what_is_slow_to_read_has_its_shape_alone(tmp_path):
+def test_data_that_is_slow_to_read_is_identified_only_by_shape(tmp_path):
     mapped = np.memmap(tmp_path / "data", "float32", "w+", shape=(8,))
     (tmp_path / "tensor").write_bytes(bytes(32))
     of_file = torch.from_file(str(tmp_path / "tensor"), shared=True, size=8)

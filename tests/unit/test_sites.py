@@ -31,7 +31,7 @@ def test_the_rows_are_the_fields_in_their_order():
     assert list(ROWS) == list(FIELDS)
 
 
-def test_a_default_is_the_codes():
+def test_documented_defaults_match_the_code():
     for name, field in FIELDS.items():
         default = field.default if field.default is not msgspec.NODEFAULT else None
         if field.default_factory is not msgspec.NODEFAULT:

@@ -72,7 +72,7 @@ def left(folder):
 
 
 class TestQuota:
-    def test_without_the_programs_there_is_none(self, stub, tmp_path):
+    def test_without_quota_programs_there_is_no_quota(self, stub, tmp_path):
         assert left(tmp_path) == "- - - -\n"
 
     @pytest.mark.parametrize(

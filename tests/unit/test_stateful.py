@@ -104,7 +104,7 @@ def test_any_plain_state_is_restored_unchanged(state, tmp_path):
         *({"a": defaultdict(lambda: 0)}, {"a": np.array(["text"])}),
     ],
 )
-def test_what_cannot_be_saved_is_named(state):
+def test_unsavable_state_is_named(state):
     with refused("unsavable-state", "part/'a'"):
         split(state, "part")
 

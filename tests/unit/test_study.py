@@ -60,7 +60,7 @@ def test_a_grid_takes_as_few_nodes_as_have_room():
     assert (len(points), remarks) == (1, [])  # as requested
 
 
-def test_points_that_cannot_be_are_named():
+def test_impossible_points_are_named():
     axes = Axes(ranks=[1, 3, 8], cpus=[1, 2], nodes=[2], backends=["ddp"], containers=["0", "1"])
     points, remarks = points_of(axes, most_per_node=2)
     assert points == []

@@ -125,7 +125,7 @@ def test_what_comes_while_a_tracker_starts_is_kept(monkeypatch):
     assert fake.seen == [{"step": 1}, True]
 
 
-def test_an_error_of_the_script_is_told_to_the_tracker(tmp_path, monkeypatch):
+def test_an_error_of_the_script_reaches_the_tracker(tmp_path, monkeypatch):
     fake = Fake()
     monkeypatch.setitem(
         trackers.KINDS, "tensorboard", trackers.TrackerKind(lambda _: fake, "tensorboard", "tensorboard")

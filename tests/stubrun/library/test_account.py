@@ -40,7 +40,7 @@ def sum_and_numbers(said):
     return re.search(r"\d.*-hours$", used.strip())[0], numbers(rest)
 
 
-def test_what_is_said_and_kept(use):
+def test_the_usage_line_and_the_record(use):
     said, kept = use("", READ, ("node2.9", "0000:01:00.0 1 0 5 6\n0000:02:00.0 1 100 5 6\n"))
     # 1850 % in 22 samples of equal weight
     assert sum_and_numbers(said) == ("2 nodes x 2 GPUs x 1.25 h = 5.00 GPU-hours", [84, 31, 80])

@@ -74,7 +74,7 @@ LATER = "for n in 3 10; do mkdir run/logs/$n; echo slurm 10$n >run/logs/$n/job; 
         ("slurm 99", LATER, OVER, False),
     ],
 )
-def test_only_another_running_job_is_company(bash, place, job, later, said, refused):  # noqa: PLR0917 -- fixtures
+def test_only_another_running_job_blocks_the_run(bash, place, job, later, said, refused):  # noqa: PLR0917 -- fixtures
     done = bash(f"{JOB.format(job)}{later}refuse_concurrent_run", programs={"scontrol": said})
     assert_ended(done, "folder-in-use" if refused else "", "99", place / "run")
 
@@ -178,7 +178,7 @@ class TestEndingJob:
 
     # regression: a server that stopped answering made the running job unknown
     @pytest.mark.parametrize("said", ['echo "    job_state = R"', TORN], ids=["runs", "grows silent"])
-    def test_but_not_for_ever(self, bash, place, handed_on, said):
+    def test_the_wait_for_an_ending_job_is_limited(self, bash, place, handed_on, said):
         done = bash(f"{self.BEGIN}{handed_on}; {WAIT}refuse_concurrent_run", scheduler="pbs", programs={"qstat": said})
         if "verdict" in handed_on and said == TORN:  # by which the job has recorded its end
             assert done.code == 0

@@ -45,7 +45,7 @@ class TestFreePort:
         code, found, err = port(first)  # if all ports are ephemeral, one of those is better than none
         assert (code, found >= first, err) == (0, True, "")
 
-    def test_none_is_told(self, port):
+    def test_no_free_port_is_an_error(self, port):
         code, found, err = port(65536)
         assert (code, found, len(err.splitlines())) == (1, None, 1)
 

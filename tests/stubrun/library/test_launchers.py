@@ -119,7 +119,7 @@ OUTPUT_OF_LAUNCHERS = (
 
 
 @pytest.mark.parametrize(("said", "refused"), OUTPUT_OF_LAUNCHERS)
-def test_whether_a_launcher_refuses_what_it_was_told(bash, said, refused):
+def test_refused_launcher_arguments_are_recognized(bash, said, refused):
     show = "record_launcher_refusal; cat run/logs/2/cause 2>/dev/null || echo none"
     cause = bash(f"printf '%s\\n' \"$1\" >run/logs/2/stderr.log; {show}", said).out
     assert cause.startswith("78 launch-refused: ") if refused else cause == "none\n"

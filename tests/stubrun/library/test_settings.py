@@ -42,7 +42,7 @@ MODULE = 'module() { echo "$*"; : "$UNSET"; [ "$2" != broken ]; }; '
         ("load_modules 1 a", "no-modules", ["`module`"]),
     ],
 )
-def test_what_is_refused_and_what_is_not(bash, code, slug, values):
+def test_valid_and_invalid_settings(bash, code, slug, values):
     assert_ended(bash(code), slug, *values)
 
 

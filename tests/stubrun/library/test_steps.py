@@ -107,7 +107,7 @@ class TestAnswer:
     @pytest.mark.parametrize(
         "left", ["", "5\\0a\\0end\\0", "5\\0a\\0end\\0b\\0en", "nodes[$(id)]\\0end\\0", "end\\0", "\\0"]
     )
-    def test_one_that_is_cut_is_none(self, bash, left):
+    def test_a_truncated_answer_is_no_answer(self, bash, left):
         python = {"python3": f"printf '{left}' >\"$2\""}
         code, out, err = bash("run_for_answer 5 x.py a end b" + self.SHOW, programs=python)
         assert (code, out[:7], err) == (0, "1: x.py", "")
