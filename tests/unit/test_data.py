@@ -1,4 +1,4 @@
-"""The data sets held in memory, and the augmentation of their samples."""
+"""In-memory data sets and the augmentation of their samples."""
 
 import json
 import os
@@ -119,7 +119,7 @@ class TestCifar10:
         batch = {"data": rows.flatten(1).numpy(), "labels": [3, 1, 2, 0]}
         (folder / "some_batch").write_bytes(pickle.dumps(batch))
         (folder / "meta").write_bytes(pickle.dumps({"names": ["a", "b", "c", "d"]}))
-        # torchvision knows the files by their MD5, so these need another list
+        # torchvision checks the files by MD5, so these need another list
         cifar = import_torchvision().datasets.CIFAR10
         monkeypatch.setattr(cifar, "train_list", [["some_batch", None]])
         monkeypatch.setattr(cifar, "test_list", [["some_batch", None]])
@@ -166,7 +166,7 @@ def test_statistics_are_those_of_each_channel():
 class TestCropAndFlip:
     @staticmethod
     def one_by_one(images, draws, *, padding, flip):
-        """Do the same to each sample, in simple code."""
+        """Apply the same to each sample, in simple code."""
         results = []
         for image, (vertical, horizontal, mirror) in zip(images.numpy(), draws.numpy(), strict=True):
             _, height, width = image.shape
@@ -199,7 +199,7 @@ class TestFeed:
     )
 
     def by_id(self, *, epoch=0, seed=0, start=0, steps=None, rank=0, size=1, **train):
-        """Return what one rank is fed, by the id of the sample."""
+        """Return the samples of one rank, by id."""
         config = Config(train=TrainConfig(seed=seed, **train))
         feed = Feed(self.DATASET, config, World(rank=rank, size=size), pin_memory=False, warn=pytest.fail)
         fed = {}
@@ -218,12 +218,12 @@ class TestFeed:
         assert self.by_id(batch_size=7) == reference
         assert self.by_id(batch_size=16, grad_accum_steps=3) == reference
 
-    def test_nor_on_the_rank_or_the_size_of_the_world(self):
+    def test_the_augmentation_does_not_depend_on_rank_or_world_size(self):
         together = self.by_id(batch_size=8, rank=0, size=3) | self.by_id(batch_size=8, rank=1, size=3)
         together |= self.by_id(batch_size=8, rank=2, size=3)
         assert together == self.by_id(batch_size=50)
 
-    def test_nor_on_the_place_at_which_the_epoch_was_resumed(self):
+    def test_the_augmentation_does_not_depend_on_the_resumed_position(self):
         whole, rest = self.by_id(batch_size=8), self.by_id(batch_size=8, start=24)
         assert len(rest) == 26
         assert rest.items() <= whole.items()

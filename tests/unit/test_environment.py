@@ -1,4 +1,4 @@
-"""What launcher and job script say, and which process of which world this is."""
+"""Environment variables of launchers and job scripts: rank, local rank and world size of a process."""
 
 import pytest
 
@@ -41,7 +41,7 @@ def test_variables_that_contradict_each_other_are_refused(place):
 
 
 @pytest.mark.parametrize("name", SIZE_VARIABLES)
-def test_a_process_that_is_alone_among_several_started_together_is_refused(name):
+def test_several_processes_that_each_train_alone_are_refused(name):
     with refused("separate-processes", f"{name}=2", SIZE_VARIABLES[name]) as error:
         read_environment({name: "2"}).check_size(1)
     assert "--backend" in explain(error.value)

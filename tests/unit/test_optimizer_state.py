@@ -1,4 +1,4 @@
-"""Optimizers whose groups change, that have a form of their own, or whose scheduler the session does not have."""
+"""Optimizers whose groups change, with their own state format, or with a scheduler that the session does not have."""
 
 import copy
 
@@ -14,13 +14,13 @@ from slipway.state.schedulers import has_unsaved_scheduler
 
 
 def parts_of(model, optimizer, **others):
-    """Return what saves a model, an optimizer and other objects of a session, by name."""
+    """Return the components that save a model, an optimizer and other objects of a session, by name."""
     others = {"scheduler": {}, "scaler": {}, "extra": {}, **others}
     return session_components({"model": {"model": model}, "optimizer": {"optimizer": optimizer}, **others})
 
 
 class Script:
-    """A model of which the optimizer has the last layer at first."""
+    """A model whose optimizer initially has only the last layer."""
 
     def __init__(self, *, of_model=True):
         torch.manual_seed(0)
@@ -78,7 +78,7 @@ def test_groups_that_an_epoch_has_changed_are_made_where_training_continues(chan
     CHANGES[change](whole)
     whole.train()
     saved, resumed = whole.saved(), Script()
-    resumed.load(saved)  # at the opening
+    resumed.load(saved)  # when the session opens
     resumed.load(saved)
     assert str(resumed.optimizer.state_dict()) == str(whole.optimizer.state_dict())
     for script in (whole, resumed):
@@ -108,7 +108,7 @@ def test_groups_of_no_given_model_are_named_at_the_save_and_refused_where_traini
         resumed.load(saved)
 
 
-def test_nothing_is_saved_without_groups_that_are_missing():
+def test_a_save_without_the_missing_groups_is_refused():
     whole = Script()
     add(whole, 0)
     saved, resumed = whole.saved(), Script()
@@ -132,7 +132,7 @@ def test_groups_that_do_not_change_leave_nothing_in_the_state():
 
 
 class Momentum(torch.optim.Optimizer):
-    """An optimizer whose state_dict has a form of its own."""
+    """An optimizer whose state_dict has its own format."""
 
     def __init__(self, parameters):
         super().__init__(parameters, {"alpha": 0.9})

@@ -1,4 +1,4 @@
-"""Loaders of many kinds under a session: a run that is stopped anywhere sees the batches of one that is not."""
+"""Many kinds of loaders under a session: a run stopped anywhere gets the batches of an uninterrupted run."""
 
 import functools
 import gc
@@ -36,7 +36,7 @@ SAMPLES = 12
 
 @pytest.fixture(autouse=True)
 def end_of_workers():
-    """End the workers that are left, as the garbage collector takes five seconds for each."""
+    """End the remaining workers, since the garbage collector takes five seconds per worker."""
     yield
     for found in gc.get_objects():
         if type(found) is _MultiProcessingDataLoaderIter:
@@ -48,7 +48,7 @@ def draw_of_numpy():
 
 
 class Samples(Dataset):
-    """Numbers with noise from the global generators, and from what subclasses add."""
+    """Numbers with noise from the global generators and from what subclasses add."""
 
     def __len__(self):
         return SAMPLES
@@ -118,7 +118,7 @@ class EndlessWithLength(Endless):
 
 
 class Shuffled(torch.utils.data.Sampler):
-    """Draws from a generator of its own, which continues from epoch to epoch."""
+    """Draws from its own generator, which continues from epoch to epoch."""
 
     def __init__(self, generator):
         self.generator = generator
@@ -245,7 +245,7 @@ LOADERS = {
 
 
 def train(attempt, make_loader, *, epochs=2, between=None, limit=None, extra=None, body=None):
-    """Train on the batches of ``make_loader()``, which may make an iterable for each epoch."""
+    """Train on the batches of ``make_loader()``, which may return a new iterable for each epoch."""
     make = make_loader()
     with attempt.open(extra=extra) as session:
         for epoch in session.epochs(epochs):
@@ -260,7 +260,7 @@ def train(attempt, make_loader, *, epochs=2, between=None, limit=None, extra=Non
 
 
 def assert_resumes(tmp_path, make_loader, stop_at, **options):
-    """Return the batches that a whole run sees, and that the attempts of a stopped run see together."""
+    """Return the batches of an uninterrupted run and of all attempts of a stopped run."""
     seen = whole_and_stopped(tmp_path, functools.partial(train, make_loader=make_loader, **options), stop_at)
     return [*chain(*seen)][1::2]
 
@@ -364,7 +364,7 @@ def plain():
 
 
 def once(change):
-    """Return what changes a loader before the second epoch alone."""
+    """Return a function that changes a loader only before the second epoch."""
     return lambda epoch, loader: change(loader) if epoch == 1 else None
 
 
@@ -440,7 +440,7 @@ def test_of_large_data_elements_at_equal_distances_are_compared(make):
     assert data_digest_of(data) != before
 
 
-def test_what_is_slow_to_read_has_its_shape_alone(tmp_path):
+def test_data_that_is_slow_to_read_is_identified_only_by_shape(tmp_path):
     mapped = np.memmap(tmp_path / "data", "float32", "w+", shape=(8,))
     (tmp_path / "tensor").write_bytes(bytes(32))
     of_file = torch.from_file(str(tmp_path / "tensor"), shared=True, size=8)
@@ -462,7 +462,7 @@ def test_a_list_that_the_script_shuffles_in_place_is_named_in_a_later_epoch(tmp_
 
 
 def shuffling(*, copies):
-    """Return what shuffles a list of batches, or a copy of it, in each epoch."""
+    """Return a function that shuffles a list of batches, or a copy of it, in each epoch."""
     batches = [torch.full((2, 1), float(number)) for number in range(3)]
 
     def shuffled():

@@ -1,4 +1,4 @@
-"""From a learner to a checkpoint and back: what goes on afterwards is what would have gone on."""
+"""From a learner to a checkpoint and back: training continues as if uninterrupted."""
 
 import dataclasses
 import itertools
@@ -88,7 +88,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_restored_learner_goes_on_bit_by_bit(tmp_path, case):
+def test_a_restored_learner_continues_bit_by_bit(tmp_path, case):
     config = config_of(**CASES[case])
     straight = learner_of(config)
     train(straight, range(3))
@@ -194,7 +194,7 @@ class TestIdentity:
         with refused("checkpoint-of-script"):
             require_trainer_checkpoint(of_session)
 
-    def test_what_may_differ_differs_freely(self, found, learner):
+    def test_settings_that_may_differ_are_accepted(self, found, learner):
         check_resumable(found, config_of(lr=5.0), learner)
         other = Settings(train=TrainConfig(epochs=99, batch_size=3), model=ModelConfig(arch="mlp"))
         check_resumable(found, other, learner)
@@ -209,7 +209,7 @@ class TestIdentity:
             ({"data": DataConfig(resize="squash")}, SQUASHED),
         ],
     )
-    def test_what_would_make_another_run_is_named_with_both_values(self, found, learner, changed, values):
+    def test_settings_that_must_not_differ_are_named_with_both_values(self, found, learner, changed, values):
         with refused("different-run", *values):
             check_resumable(found, dataclasses.replace(config_of(), **changed), learner)
 

@@ -23,7 +23,7 @@ LOST = [
     "Broken pipe",
     "remote process exited or there was a network error",
 ]
-"""Of gloo, the system and NCCL. Real ones: tests/distributed/test_faults.py."""
+"""Errors of gloo, the system and NCCL. For real ones see tests/distributed/test_faults.py."""
 OTHER = RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 NO_MEMORY = RuntimeError("CUDA out of memory")
 

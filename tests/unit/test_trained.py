@@ -1,4 +1,4 @@
-"""A run's model, read without a trace, and exported with all that plain torch needs."""
+"""A run's model, read without changing the run, and exported with everything that plain torch needs."""
 
 import dataclasses
 import json
@@ -41,7 +41,7 @@ NO_FILE = "Not a regular file"
 
 
 def save(run, step, *, accuracy=None, config=CONFIG, keep=3):
-    """Save a checkpoint as the trainer does; its weights are ``step``, and their average half of that."""
+    """Save a checkpoint as the trainer does; its weights equal ``step``, their average half of it."""
     learner = new_learner(config, Alone(CPU), shape=DATA.train.shape, classes=10, samples_per_epoch=len(DATA.train))
     with torch.no_grad():
         for parameter in learner.model.parameters():
@@ -59,7 +59,7 @@ def save(run, step, *, accuracy=None, config=CONFIG, keep=3):
 
 @pytest.fixture
 def run(tmp_path):
-    """Return a run folder with checkpoints of steps 1 to 3, of which step 2 is the best."""
+    """Return a run folder with checkpoints of steps 1 to 3; step 2 is the best."""
     for step, accuracy in [(1, 0.1), (2, 0.9), (3, 0.5)]:
         save(tmp_path / "run", step, accuracy=accuracy)
     return tmp_path / "run"
@@ -183,7 +183,7 @@ class TestSource:
 
 
 class TestFit:
-    """Whether configuration and data are those of the model."""
+    """Whether configuration and data match the model."""
 
     def test_a_configuration_of_another_run(self, run):
         header = read_trained(find_source(str(run), best=False))[1].header
@@ -305,7 +305,7 @@ def test_plain_torch_classifies_by_the_exported_file_as_the_trainer_does(tmp_pat
     learner.evaluated.eval()
     nn.init.normal_(learner.model.fc.weight)
     images = parts.validation.fetch(np.arange(len(parts.validation)), None).images
-    with torch.no_grad():  # a random model takes all images for one class, unless that is centred
+    with torch.no_grad():  # a random model assigns one class to all images unless that is centered
         learner.model.fc.bias -= learner.logits(images).mean(0)
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     (tmp_path / "run" / "config.toml").write_text(tomli_w.dumps(experiment(config)))

@@ -1,4 +1,4 @@
-"""What a script says on standard error, and how an error ends it; its version; old versions of Bash."""
+"""Messages of a script on standard error, and how an error ends it; its version; old versions of Bash."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""Where the ranks of a job meet: the address and port of the head node, and Horovod's server."""
+"""Rendezvous of a job's ranks: address and port on the first node, and Horovod's server."""
 
 import re
 
@@ -8,7 +8,7 @@ from bash_library import ADDRESS_ANSWER, ANSWER, assert_dies
 from messages import assert_error, slugs
 
 SERVER = "; echo; exec sleep 600 >/dev/null 2>&1"
-"""A helper that has answered, and serves until it is ended."""
+"""A helper that has answered, and runs until it is ended."""
 
 
 ADDRESSES = "echo '10.0.0.1 STREAM n1'; echo '10.0.0.1 DGRAM'; echo 10.0.0.2 STREAM"
@@ -24,10 +24,10 @@ cat "$HOME/asked" """
         (SHOW, ADDRESSES, {}, "10.0.0.1 24711 T\nT 24711 2000  10.0.0.1 10.0.0.2\n"),
         (SHOW, ADDRESSES, {"MASTER_PORT": "1024"}, "10.0.0.1 1024 T\nT 1024 1  10.0.0.1 10.0.0.2\n"),
         (SHOW, ADDRESSES, {"MASTER_ADDR": "head-ib0"}, "head-ib0 24711 T\nT 24711 2000 head-ib0 head-ib0\n"),
-        # on one node none is asked
+        # one node needs none
         (f"nnodes=1; {SHOW}", ADDRESSES, {}, "10.0.0.1 none\n"),
         (f"nnodes=1; {SHOW}", LOOPBACK, {}, "127.0.1.1 none\n"),
-        # a restart looks for it again
+        # a restart searches again
         ("given_address=10.0.0.8; find_master_address; echo $MASTER_ADDR", ADDRESSES, {}, "10.0.0.8\n"),
         ("restarts=1; fail_without_master why || echo on", ADDRESSES, {}, "on\n"),
     ],
