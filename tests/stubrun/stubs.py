@@ -73,7 +73,7 @@ class Ended:
         return [int(number) for number in re.findall(r"\d+", text)][-2:]
 
     @property
-    def way_on(self) -> list[str]:
+    def continuation_words(self) -> list[str]:
         """Return the words of the command that continues the run, which end the last line."""
         return shlex.split(re.search(r"(?<= )(bash|sbatch|qsub) .*", self.err.splitlines()[-1])[0])
 

@@ -149,7 +149,7 @@ SILENT = {"STUB_ON_SCONTROL": 'case $* in *"show job"*) exit 1 ;; esac'}
 def test_where_a_job_cannot_requeue_itself_it_names_the_command_that_continues_the_run(project, script, env, command):
     ended = project.run(script, "--epochs", "9", **env, **OUT_OF_TIME)
     assert (ended.code, "no-requeue" in slugs(ended.err)) == (75, True)
-    assert ended.way_on == [*command, str(ended.run_dir / "job.sh")]
+    assert ended.continuation_words == [*command, str(ended.run_dir / "job.sh")]
 
 
 class TestVerdict:
@@ -172,7 +172,7 @@ class TestVerdict:
         ended = project.run("ddp.sh", STUB_ON_TRAIN=kill)
         assert ended.code == 75, ended
         assert_error(ended.err, "stopped-early")
-        assert ended.way_on == ["bash", str(ended.run_dir / "job.sh")]
+        assert ended.continuation_words == ["bash", str(ended.run_dir / "job.sh")]
 
 
 class TestTwoAtOnce:
@@ -447,7 +447,7 @@ class TestRequeues:
         assert [one.requeued for one in ended] == [True, True, False]
         assert [one.code for one in ended] == [75, 75, 75]
         assert_warning(ended[-1].err, "no-requeue", 2, "SLIPWAY_MAX_REQUEUES")
-        assert ended[-1].way_on == ["sbatch", "--nodes=2", f"{run_dir}/job.sh"]
+        assert ended[-1].continuation_words == ["sbatch", "--nodes=2", f"{run_dir}/job.sh"]
 
     # regression: a verdict that named no step, or a run whose newest checkpoint was still the previous attempt's
     def test_only_if_the_attempt_has_saved_a_step(self, project):

@@ -209,7 +209,7 @@ class TestChain:
         ended = project.run(script, **OUT_OF_TIME)
         assert (ended.code, ended.of("qrerun")) == (75, [["qrerun", "4711.head"]])
         ended = project.run(script, STUB_REQUEUE="1", **OUT_OF_TIME)
-        assert (ended.code, ended.way_on[0]) == (75, "qsub")
+        assert (ended.code, ended.continuation_words[0]) == (75, "qsub")
 
 
 class TestSsh:

@@ -365,4 +365,4 @@ class TestNodes:
     def test_a_death_without_a_restart_names_the_command_that_continues_the_run(self, run, env):
         ended = run(SLIPWAY_MAX_RESTARTS="0", **DEAD, **env)
         assert (ended.code, ended.requeued) == (1, False), ended
-        assert (ended.way_on[0], ended.way_on[-1]) == ("sbatch", str(ended.run_dir / "job.sh"))
+        assert (ended.continuation_words[0], ended.continuation_words[-1]) == ("sbatch", str(ended.run_dir / "job.sh"))

@@ -72,7 +72,7 @@ class TestCancel:
         (sleep 0.7; echo "stopped 9 signal" >"$RUN_DIR/verdict.$TRAINER_ATTEMPT") >/dev/null 2>&1 &
         exit 143"""
         ended = project.run("ddp.job", STUB_ON_TRAIN=late, SLURMD_NODENAME=node)
-        assert (ended.code, ended.way_on[0]) == (75, "sbatch")
+        assert (ended.code, ended.continuation_words[0]) == (75, "sbatch")
         assert re.search(r" 9 .*\(signal\)", ended.notes[-1])
 
     @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ class TestOnThisMachine:
         time.sleep(0.3)  # the second rank
         job.send(sent, to_all=to_all)
         ended = job.end()
-        assert (ended.code, ended.way_on) == (75, ["bash", str(ended.run_dir / "job.sh")])
+        assert (ended.code, ended.continuation_words) == (75, ["bash", str(ended.run_dir / "job.sh")])
         assert re.search(r" 9 .*\(signal\)", ended.notes[-1])
         assert (job.left(), project.on_disk()) == ({}, [])
 

@@ -76,7 +76,7 @@ def login_node(tmp_path, monkeypatch):
     return tmp_path
 
 
-class Forgetful:
+class ForgetfulProcess:
     """State of a process that forgets its sessions, as if each session had its own process."""
 
     def __setattr__(self, name, value):
@@ -104,9 +104,9 @@ def script_file(monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def each_session_stands_for_a_process(monkeypatch):
+def treat_each_session_as_a_process(monkeypatch):
     """Let tests continue a run within one process, except the tests of ``slipway.run.identity``."""
     if identity := sys.modules.get("slipway.run.identity"):
-        monkeypatch.setattr(identity, "process", Forgetful())
+        monkeypatch.setattr(identity, "process", ForgetfulProcess())
     if stop := sys.modules.get("slipway.base.stop"):
         monkeypatch.setattr(stop.StopRequest, "carried_over", stop.Reason.NONE)

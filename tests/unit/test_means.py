@@ -271,7 +271,7 @@ class TestSum:
         assert logged.sums() == [sum(range(200)), 200, 2]
 
 
-NO_NUMBERS = [None, "0.5", b"1", [1.0], 1j, torch.ones(2), torch.ones(0), torch.tensor(1j), object(), np.ones(2)]
+INVALID_NUMBERS = [None, "0.5", b"1", [1.0], 1j, torch.ones(2), torch.ones(0), torch.tensor(1j), object(), np.ones(2)]
 NUMBERS = [1, True, np.float32(1), np.int64(1), np.array(1.0), Fraction(1), torch.ones(1, 1), torch.tensor(True)]
 
 
@@ -290,7 +290,7 @@ def test_only_numbers_are_accepted(call, tmp_path):
                 attempt.update()
                 for value in NUMBERS:
                     give(session, value)
-                for value in NO_NUMBERS:
+                for value in INVALID_NUMBERS:
                     kind = "tensor" if isinstance(value, torch.Tensor) else type(value).__name__
                     with refused("not-a-number", "v" if call != "weight" else "weight", kind):
                         give(session, value)
