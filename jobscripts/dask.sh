@@ -162,7 +162,7 @@ fi
 # Site example: variables for its nodes. One that is set at submission takes precedence.
 launcher=dask                                 # starts a process on each node
 directives_gpus=2                             # of a node, as asked for below
-directives_cpus=8                             # likewise
+directives_cpus=8                             # cores of a node
 save_seconds=120                              # kept for the last save before the time limit
 job_variables=SLURM_                          # of a job that this may run in
 container_runtime=apptainer                   # runs SLIPWAY_IMAGE if USE_CONTAINER=1

@@ -1,1 +1,1 @@
-"""From a Job to the text of its script."""
+"""Render a Job to the text of its script."""

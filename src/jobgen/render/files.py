@@ -1,4 +1,4 @@
-"""Job scripts: from the names of a spec and a site to text, and what is committed compared with it."""
+"""Job script files: render them from a spec and a site, and compare committed ones with that."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jobgen.schedulers import scheduler_names, scheduler_of
 from slipway.base.bounded_read import read_head
 
 LIMIT = 1 << 20
-"""Bytes that a script may have: with the library inside, four times the longest."""
+"""Maximum size of a script in bytes: four times the longest standalone script."""
 
 
 class Script(NamedTuple):
@@ -70,19 +70,19 @@ def script_of(
 
 
 class Stale(NamedTuple):
-    """A script that is not what the command in its header gives now."""
+    """A script that differs from the output of the command in its header."""
 
     path: Path
     command: str
-    """That command."""
+    """The command."""
     version: str
-    """The version of jobgen that made it; "" where its header names none."""
+    """Version of jobgen in its header; "" if none."""
     difference: List[str]
-    """What is another one, as lines of a unified diff."""
+    """The differences, as a unified diff."""
 
 
 def stale_scripts(paths: List[str], *, parse: Callable[[List[str]], Any]) -> List[Stale]:
-    """Return those of the scripts ``paths``, or of the scripts in these folders, that are stale.
+    """Return the stale ones of the scripts ``paths``, and of those in the folders ``paths``.
 
     ``parse`` reads a command line as ``jobgen render`` does.
 
@@ -118,7 +118,7 @@ def _compare(path: Path, parse: Callable[[List[str]], Any]) -> Stale:
         words = []
     if words[:2] != ["jobgen", "render"]:
         raise JobgenError(
-            "no-job-script", f"{path} does not say how it was generated: it is no script of `jobgen render`."
+            "no-job-script", f"{path} has no line `Generated:`, so it is not a script of `jobgen render`."
         )
     given = parse(words[1:])
     chosen = {"output": given.output, "standalone": given.standalone}
@@ -128,7 +128,7 @@ def _compare(path: Path, parse: Callable[[List[str]], Any]) -> Stale:
 
 
 def folders_of(kind: Literal["specs", "sites"]) -> List[Path]:
-    """Return the folders in which files of this kind are looked for by name, the first of which wins.
+    """Return the folders that are searched for a file of this kind, in order of precedence.
 
     Sites are the user's and the centre's too: in ~/.config/slipway/sites, those that SLIPWAY_SITES names, and
     /etc/slipway/sites. The last folder is jobgen's own.
@@ -142,7 +142,7 @@ def folders_of(kind: Literal["specs", "sites"]) -> List[Path]:
 
 
 def _find(name: str, kind: Literal["specs", "sites"]) -> Tuple[str, str]:
-    """Return the path of the file ``name``, and what a command in the same folder calls it.
+    """Return the path of the file ``name``, and its name in a command that runs in the same folder.
 
     That is ``name`` itself if it is a path; else the file of that name in jobscripts/``kind`` here, which the command
     names by its path; else one of the other folders, which the command names as it was.

@@ -1,4 +1,4 @@
-"""The header of a script: what an administrator reads first, and the command that generates the script."""
+"""Header of a script: what it does, leaves behind and needs, and the command that generates it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REQUEUES = (
         "SLIPWAY_MAX_REQUEUES times, if the attempt saved a later step or has just lost a node",
     ),
 )
-"""What a script does that may requeue its job, and what bounds it."""
+"""Table rows: event, command that requeues the job, limit."""
 BY_ITSELF = (
     "By this script ({command}), at most SLIPWAY_MAX_REQUEUES times: after a time limit, if the attempt saved a later "
     "step."
@@ -46,23 +46,23 @@ BUILT = {
     "venv": "An environment SLIPWAY_VENV.DATE-PID, of 5 to 7 GB with CUDA; SLIPWAY_VENV is a link to it. Older "
     "environments stay, also one that SIGKILL left unfinished; the log lists them.",
 }
-"""What a job that builds leaves on the shared disk."""
+"""Files of a build job on the shared disk."""
 ROOM = {"image": "up to 12 GB (cpu) or 40 GB", "venv": "including pip's downloads"}
-"""What it needs on the local one."""
+"""Space that a build job needs on the local disk."""
 WATCHING = "; watch_gpus.sh queries the driver{where} every 10 s for the GPUs' utilization"
 CLEAN_UP = ("EVENT", "RUN_DIR", "DISK OF FIRST NODE", "DISKS OF OTHER NODES")
 RESTART = ("EVENT", "STARTED AGAIN BY", "AT MOST")
 WIDTHS = {"Clean-up": (31, 7, 21, 21), "Restart": (31, 21, 30)}
-"""Columns of the tables, each followed by a space."""
+"""Column widths of the tables."""
 
 
 def about(job: Job) -> str:
-    """Return the first lines: what the script does."""
+    """Return the first lines: the purpose of the script."""
     return "\n# ".join(textwrap.wrap(one_line(job.spec.about.replace("{launcher}", job.launcher)), COLUMNS - 2))
 
 
 def contract(job: Job, scheduler: Scheduler, values: Dict[str, str]) -> str:
-    """Return entries, each with its label, from a template with ``values`` and what differs between schedulers."""
+    """Return the entries of the header: a template filled with ``values`` and the scheduler's texts."""
     if job.spec.task in BUILDS:
         task = job.spec.task
         stop = f"{scheduler.contract.stop.split()[0]} JOB." if scheduler.has_queue else "Ctrl-C or SIGTERM."
@@ -96,13 +96,13 @@ def contract(job: Job, scheduler: Scheduler, values: Dict[str, str]) -> str:
 
 
 def _requeue(job: Job, scheduler: Scheduler) -> str:
-    """Return the sentence about requeues of a script without a queue of its own."""
+    """Return the sentence about requeues, for scripts that run outside of a queue."""
     command = scheduler.resumes.get(job.resume)
     return BY_ITSELF.format(command=command) if command else BY_HAND
 
 
 def _tables(job: Job, scheduler: Scheduler) -> Dict[str, List[str]]:
-    """Return the lines of the tables by label: what stays on which disk, and what starts ranks or the job again."""
+    """Return the tables by label: what stays on which disk after an event, and what starts ranks or the job again."""
     command = scheduler.resumes.get(job.resume)
     requeues = [tuple(cell.format(command=command) for cell in row) for row in REQUEUES] if command else [NEVER]
     restarts = [
@@ -129,7 +129,7 @@ def _table(rows: Sequence[Sequence[str]], widths: Sequence[int]) -> List[str]:
 
 
 def _ports(job: Job, scheduler: Scheduler) -> str:
-    """Return on what a job's ranks listen."""
+    """Return the ports on which a job's ranks listen, as a sentence."""
     backend, names = job.spec.backend, backends(job)
     if backend == "single":
         return "It listens on no port."
@@ -163,7 +163,7 @@ def origin_of(text: str) -> str:
 
 
 def version_of(text: str) -> str:
-    """Return the version of jobgen that a script's header names; "" if it names none."""
+    """Return the version of jobgen in a script's header; "" if there is none."""
     found = re.search(r"(?m)^# +By jobgen (\S+)\. Do not edit:", text)
     return found[1] if found else ""
 

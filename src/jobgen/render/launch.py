@@ -1,4 +1,4 @@
-"""The launch as it stands in a script: launcher, container, torchrun or Python, and program, outermost first."""
+"""Launch command of a script: launcher, container, torchrun or Python, program."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROGRAM: Layer = [array("program")]
 PYTHON: Layer = ["python3", *PROGRAM]
 
 WATCH_GPUS: Layer = ["sh", Expansion('"$lib/watch_gpus.sh"'), Expansion('"$SLIPWAY_DEVICE"')]
-"""What looks beside the ranks how busy their GPUs are."""
+"""Samples the GPUs' utilization while the ranks run."""
 
 COMMENTS: Dict[str, str] = {
     "torchrun": "launcher; on each node container, torchrun, ranks.",
@@ -24,9 +24,9 @@ COMMENTS: Dict[str, str] = {
 
 
 def backends(job: Job) -> List[str]:
-    """Return what the job's script can launch: its own backend first, then what BACKEND may switch to.
+    """Return the backends that the job's script can launch; the first is the default.
 
-    Horovod over MPI needs the allocation and the checks of its own script; one process is no parallel training; a
+    Horovod over MPI needs the allocation and the checks of its own script; a single process is not parallel; a
     client is on none of the nodes, where Horovod's rendezvous server would have to be.
     """
     own = job.spec.backend
@@ -41,13 +41,13 @@ def starts_torchrun(job: Job) -> bool:
 
 
 def bound_backends(job: Job) -> List[str]:
-    """Return those whose ranks each see GPUs of their own alone."""
+    """Return the backends whose ranks see only their own GPUs."""
     binds = launcher_of(job.launcher).binds_gpus(job)
     return [name for name in backends(job) if binds and _way(job, name) in {"named", "mpi"}]
 
 
 def launches(job: Job) -> str:
-    """Return the functions ``launch_BACKEND``, which ``run_step`` calls."""
+    """Return the Bash functions ``launch_BACKEND``, which ``run_step`` calls."""
     return "\n\n".join(_function(job, backend) for backend in backends(job))
 
 
@@ -76,7 +76,7 @@ def _function(job: Job, backend: str) -> str:
 
 
 def _way(job: Job, backend: str) -> str:
-    """Return how ranks are started: by torchrun, each by itself and named, by MPI, or as one process."""
+    """Return what starts the ranks: torchrun, a launcher that numbers them (named), MPI, or single for one process."""
     if backend == "single":
         return "single"
     if backend == "horovod":
@@ -85,7 +85,7 @@ def _way(job: Job, backend: str) -> str:
 
 
 def _torchrun(job: Job) -> Layer:
-    """Return torchrun for one node.
+    """Return the torchrun command of one node.
 
     Its rendezvous is static: the node of number 0, which is the head node, keeps the store. So nothing has to find out
     by comparing host names which node that is, and the order of ranks is that of the nodes.

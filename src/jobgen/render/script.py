@@ -1,4 +1,4 @@
-"""From a Job to the text of its script: the only place where text is assembled."""
+"""Assemble the text of a script from a Job. No other module assembles text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from slipway.base.contract import SETTINGS
 
 BESIDE_SETTINGS = 45
 BESIDE_CALLS = 33
-"""Columns from which comments stand, where what they are about is shorter."""
+"""Columns at which comments start, after shorter lines."""
 UNSET = """\
 # Ignore inherited variables that have the names of this script's own.
 unset -v run_dir restarted interactive slurm_record kept_folder kept_settings private_group \\
@@ -43,14 +43,14 @@ sigterm_at=''
 [[ ${slipway_began:-} != "$$ "* ]] || read -r _ SECONDS sigterm_at <<<"$slipway_began"
 unset -v slipway_began
 trap 'sigterm_at=0' TERM # not $SECONDS: Bash runs a trap after the current command"""
-"""Of scripts that train; one that builds just ends."""
+"""Signal handling at the start of scripts that train."""
 NOTHING: Mapping[str, str] = MappingProxyType({})
 Call = Tuple[str, str]
-"""A call of a function of the library, and what it does and sets."""
+"""A line that calls a library function, and its comment."""
 
 
 def render(job: Job, *, path: str, given: Mapping[str, str] = NOTHING, standalone: bool = False) -> str:
-    """Return the script that will be committed as ``path``: the same text for the same job.
+    """Return the script for the file ``path``; the same job always gives the same text.
 
     ``given`` are the settings of one submission, which win over the defaults of the job.
 
@@ -60,7 +60,7 @@ def render(job: Job, *, path: str, given: Mapping[str, str] = NOTHING, standalon
     if job.spec.task == "shell":
         where = shlex.join(job.origin[3:5])
         raise JobgenError(
-            "not-a-job", f"{job.spec.name} is no job: `jobgen shell {where}` opens it; --dry-run shows its script."
+            "not-a-job", f"{job.spec.name} is not a job: `jobgen shell {where}` opens it; --dry-run shows its script."
         )
     scheduler = scheduler_of(job.scheduler)
     values = _values(job, scheduler, path=path, given=given)
@@ -92,7 +92,7 @@ def render_shell(job: Job, *, words: Sequence[str], given: Mapping[str, str], st
 
 
 def _values(job: Job, scheduler: Scheduler, *, path: str, given: Mapping[str, str]) -> Dict[str, str]:
-    """Return what the placeholders of all templates stand for."""
+    """Return the values of the placeholders of all templates."""
     values = {
         "about": header.about(job),
         "job": one_line(job.spec.name),
@@ -120,7 +120,7 @@ def _values(job: Job, scheduler: Scheduler, *, path: str, given: Mapping[str, st
 
 
 def owners() -> str:
-    """Return the functions of the library that a script needs before it can trust the library."""
+    """Return the library functions that check whether a script may source the library."""
     text = data_folder("jobscripts", "lib", "owners.bash").read_text(encoding="utf-8")
     return text[text.index("\n# refuse_shared") + 1 :].rstrip()
 
@@ -162,7 +162,7 @@ def _calls(job: Job, scheduler: Scheduler) -> List[Call]:
 
 
 def _allocation(job: Job, scheduler: Scheduler) -> str:
-    """Return what find_allocation sets."""
+    """Return the comment on find_allocation: the variables that it sets."""
     if job.spec.client:
         return "-> cpus, ranks_per_node ... of a node"
     if scheduler.one_machine:
@@ -221,7 +221,7 @@ def _shell_calls(job: Job, words: Sequence[str]) -> List[Call]:
 
 
 def _container(job: Job, runs: str) -> List[Call]:
-    """Return the lines that set ``container``: the paths that it sees, a line each, and the runtime's command."""
+    """Return the lines that set ``bind_paths``, one path per line, and ``container``, the runtime's command."""
     variables = ("PWD", runs, "SLIPWAY_LOCAL_DISK")
     paths: List[Word] = [*(Expansion(f'"${name}"') for name in variables), *job.site.binds]
     container = f"container=({command(container_words(job))})"
@@ -246,13 +246,13 @@ def _load_modules(job: Job) -> List[Call]:
 
 
 def _output(job: Job) -> List[Tuple[str, str]]:
-    """Return the line of the setting that the run folder depends on."""
+    """Return the line that sets SLIPWAY_OUTPUT, which the run folder depends on."""
     value = Default(job.site.output, "output").in_bash()
     return [(f': "${{SLIPWAY_OUTPUT:={value}}}"', "folder of the run folders, shared by all nodes")]
 
 
 def _settings(job: Job) -> List[Tuple[str, str]]:
-    """Return the lines ``: "${NAME:=default}"``, each with its comment; that of the run folder stands above."""
+    """Return the lines ``: "${NAME:=default}"`` with their comments, except SLIPWAY_OUTPUT."""
     comments = {name: setting.comment for name, setting in SETTINGS.items()} | {"BACKEND": " or ".join(backends(job))}
     rows = [
         (f': "${{{name}:={value.in_bash()}}}"', comments[name])
@@ -268,14 +268,14 @@ def _settings(job: Job) -> List[Tuple[str, str]]:
 
 
 def given_lines(given: Mapping[str, str]) -> str:
-    """Return the lines that hold the settings of a submission, wherever its environment goes."""
+    """Return the lines that set the settings of a submission, for sites that do not pass on its environment."""
     if not given:
         return ""
     return fill("given.bash", {"given": "\n".join(command(["given", *pair]) for pair in given.items())})
 
 
 def _site_lines(job: Job, scheduler: Scheduler) -> str:
-    """Return the assignments that the library reads, and the site's exports."""
+    """Return the variables that the library reads, and the site's exports."""
     lines: List[Tuple[str, str]] = []
     if job.spec.task not in BUILDS:
         alone = scheduler.one_machine or job.spec.task == "shell"
@@ -310,7 +310,7 @@ def _path(job: Job) -> str:
 def _exports(job: Job) -> str:
     for name in job.site.env:
         if not re.fullmatch(r"[A-Za-z_]\w*", name, flags=re.ASCII):
-            raise JobgenError("bad-site", f"site {job.site.name}: {name!r} in [env] is no name of a variable.")
+            raise JobgenError("bad-site", f"site {job.site.name}: {name!r} in [env] is not a variable name.")
     return "\n".join(f'export {name}="${{{name}:-{default(value)}}}"' for name, value in job.site.env.items())
 
 
@@ -323,14 +323,14 @@ def _launcher_sources(job: Job) -> str:
 
 
 def directives_text(rows: List[Directive], scheduler: Scheduler) -> str:
-    """Return directives as they stand in a script, with the reason of each."""
-    if scheduler.comments == "behind":
+    """Return the directives' lines, each with its reason."""
+    if scheduler.comments == "beside":
         return _commented(rows)
     return "\n".join(f"# {why}\n{line}" for line, why in rows)
 
 
 def _commented(lines: List[Tuple[str, str]], *, column: int = BESIDE_SETTINGS) -> str:
-    """Return lines with their comments behind them, or above where that would be too wide."""
+    """Return lines with comments after them, or above if that is too wide."""
     texts: List[str] = []
     for line, why in lines:
         beside = f"{line:<{column}} # {why}" if why else line

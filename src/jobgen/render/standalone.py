@@ -1,4 +1,4 @@
-"""A script with the library inside: what ``jobgen render --standalone`` writes."""
+"""Standalone scripts, which include the script library: ``jobgen render --standalone``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ SOURCE = re.compile(r'^source "(?:\$lib|\$\{BASH_SOURCE\[0\]%/\*\})/(\w+\.bash)"
 FIND_LIBRARY = re.compile(r"# The script library, with the functions.*?^(?=source )", flags=re.DOTALL | re.MULTILINE)
 HEAD = "# The script library, jobscripts/lib, is inside this script. The job's own calls are after it."
 HELPERS = ("*.py", "*.sh", "*_run.bash", "rank_loop.bash", "stage.bash")
-"""Files that nodes run by path: the script writes them into the run folder."""
+"""Files that nodes run by path; the script writes them to the run folder."""
 
 
 def with_library(text: str) -> str:
-    """Return the script ``text`` with every ``source`` of a file of the library replaced by that file."""
+    """Return the script ``text`` with each ``source`` of a library file replaced by the file."""
     folder = data_folder("jobscripts", "lib")
     text = FIND_LIBRARY.sub(f"{HEAD}\nlib=''\n", text)
     lines: List[str] = []
@@ -41,7 +41,7 @@ def _included(line: str, folder: Path) -> List[str]:
 
 
 def _helpers(folder: Path) -> List[str]:
-    """Return a function that writes the helpers, in place of the one that copies the library."""
+    """Return a Bash function that writes the helpers; it replaces the one that copies the library."""
     paths = sorted(path for pattern in HELPERS for path in folder.glob(pattern))
     lines = [
         "# copy_library FOLDER: the helpers of the library, which are inside this script.",

@@ -1,4 +1,4 @@
-"""Templates: Bash or text with @{placeholders}, and no logic."""
+"""Templates: Bash or text with @{placeholders}, without logic."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class Scheduler:
 
     header = "header.txt"
     """Template of the script's header."""
-    comments: Literal["behind", "above"] = "behind"
+    comments: Literal["beside", "above"] = "beside"
     """Position of a directive's reason: some schedulers parse a directive to the end of its line."""
     resumes: ClassVar[Dict[str, str]] = {}
     """Values of a site's ``resume`` that it supports besides ``none``, each with its command."""

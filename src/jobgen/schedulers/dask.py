@@ -48,7 +48,7 @@ class DaskClient(Scheduler):
         """Return values that no scheduler provides on a node."""
         return [
             (f"directives_gpus={job.gpus_per_node}", "of a node, as asked for below"),
-            (f"directives_cpus={job.cpus_per_node}", "likewise"),
+            (f"directives_cpus={job.cpus_per_node}", "cores of a node"),
             (f"save_seconds={job.spec.save_seconds}", "kept for the last save before the time limit"),
             (f"job_variables={scheduler_of(job.site.scheduler).job_variables}", "of a job that this may run in"),
         ]

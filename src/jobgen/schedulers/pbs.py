@@ -172,7 +172,7 @@ class PBS(Scheduler):
     identity = IDENTITY
     restarted = RESTARTED
     contract = CONTRACT
-    comments: Literal["behind", "above"] = "above"
+    comments: Literal["beside", "above"] = "above"
     resumes: ClassVar[Dict[str, str]] = {
         "requeue": "qrerun",
         "chain": "qsub of the next job, with the options of this one",
@@ -206,8 +206,8 @@ class PBS(Scheduler):
     def site_lines(self, job: Job) -> List[Tuple[str, str]]:
         """Return values that PBS does not provide inside a job."""
         return [
-            (f"directives_gpus={job.gpus_per_node}", "of a node, as above, where PBS does not say it"),
-            (f"directives_cpus={job.cpus_per_node}", "likewise"),
+            (f"directives_gpus={job.gpus_per_node}", "GPUs of a node, if PBS does not report them"),
+            (f"directives_cpus={job.cpus_per_node}", "cores of a node"),
             (f"save_seconds={job.spec.save_seconds}", "kept for the last save before the time limit"),
         ]
 
