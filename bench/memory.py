@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trainer.config.settings import ModelConfig, Settings, TrainConfig
+from trainer.engine.memory import StageMemory, memory_of
 from trainer.model import initial_model
-from trainer.training.memory import StageMemory, memory_of
 
 SHAPE, CLASSES, BATCH = (3, 224, 224), 1000, 64
 CUTS = {

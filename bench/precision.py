@@ -18,11 +18,11 @@ from slipway.dist.communicator import Alone
 from trainer.config.settings import ModelConfig, Settings, TrainConfig
 from trainer.data.loader import Batch
 from trainer.data.sampler import MicroBatch
+from trainer.engine.auto_precision import by_hardware, multiplies_bf16
+from trainer.engine.learner import Learner
 from trainer.model import Shape, initial_model
 from trainer.model.normalise import normalisation
 from trainer.parallel.single import SingleStrategy
-from trainer.training.auto import by_hardware, multiplies_bf16
-from trainer.training.learner import Learner
 
 Way = tuple[Literal["none", "bf16"], Literal["NCHW", "NHWC"]]
 """--amp, and the memory layout (NHWC: --channels-last)."""

@@ -115,7 +115,7 @@ def require_checkpoints(folder: str) -> None:
     Raises:
         DamagedError: if a checkpoint does not match its SHA-256 sums.
     """
-    from slipway.checkpoint.folder import verify  # noqa: PLC0415
+    from slipway.checkpoint.format import verify  # noqa: PLC0415
 
     saved = sorted(Path(folder, "checkpoints").glob("step_*"))
     for path in saved:

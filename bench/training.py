@@ -42,10 +42,10 @@ from slipway.checkpoint.header import Position
 from trainer.build import build_parts
 from trainer.config.cli import parse
 from trainer.data.loader import by_step
+from trainer.engine.auto_precision import multiplies_bf16, settle
 from trainer.model import initial_model
 from trainer.model.small import MnistCNN
 from trainer.parallel.strategy import connect
-from trainer.training.auto import multiplies_bf16, settle
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "tests"))
 from mnist_files import write_mnist  # type: ignore[import-not-found]

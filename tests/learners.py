@@ -7,11 +7,11 @@ from torch import Tensor
 
 from slipway.dist.communicator import Communicator
 from trainer.config.settings import Settings
+from trainer.engine.auto_precision import PLAIN, settled
+from trainer.engine.learner import Learner
 from trainer.model import Shape, initial_model
 from trainer.model.normalise import normalisation
 from trainer.parallel.single import SingleStrategy
-from trainer.training.auto import PLAIN, settled
-from trainer.training.learner import Learner
 
 
 def new_learner(

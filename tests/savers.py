@@ -2,9 +2,9 @@
 
 from ranks import CPU
 from slipway.base.environment import read_environment
-from slipway.checkpoint import components
+from slipway.checkpoint import stateful
 from slipway.checkpoint.compile_cache import CompiledCode
-from slipway.checkpoint.folder import read_checkpoint
+from slipway.checkpoint.format import read_checkpoint
 from slipway.checkpoint.header import Header, Position
 from slipway.checkpoint.saver import Saver
 from slipway.checkpoint.store import CheckpointStore
@@ -26,14 +26,14 @@ def parts_of(given):
 def through_disk(parts, folder):
     """Return the checkpoint that components write into ``folder``, as it is read again."""
     saver = saving_into(CheckpointStore(folder, keep=1))
-    saver.save(components.capture(parts, Header(Position(step=1))))
+    saver.save(stateful.capture(parts, Header(Position(step=1))))
     saver.finish()
     return read_checkpoint(folder / "step_00000001")
 
 
 def restore(given, checkpoint):
     """Restore a model, or objects by name, from a checkpoint."""
-    components.restore(parts_of(given), checkpoint, Alone(CPU))
+    stateful.restore(parts_of(given), checkpoint, Alone(CPU))
 
 
 def copy_through_disk(source, target, folder):

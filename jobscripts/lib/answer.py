@@ -1,7 +1,7 @@
-"""The file in which a program of this folder leaves its answer to a job script: what an image prints is no part of it.
+"""File format in which a program of this folder returns its answer to a job script, separate from the image's output.
 
-The words are each ended by NUL; before them stands how many words the file holds, and after them ``end``, so that the
-script knows a file that was not written to its end. The script has made the file: a new one would be seen late on NFS.
+The file contains words, each terminated by NUL: first the number of words in the file, then the answer, then ``end``,
+so that the script detects an incomplete file. The script makes the file itself, because NFS shows a new file late.
 Standard library only.
 """
 
@@ -10,6 +10,6 @@ from pathlib import Path
 
 
 def leave_answer(path: str, *words: str) -> None:
-    """Write ``words`` to the file ``path``."""
+    """Write ``words`` as the answer to the file ``path``."""
     whole = (str(len(words) + 2), *words, "end")
     Path(path).write_bytes(b"".join(os.fsencode(word) + b"\0" for word in whole))

@@ -1,30 +1,32 @@
 # shellcheck shell=bash
-# Apptainer as the container runtime; and SingularityCE, whose options are the same. Reads
-# container_runtime, the command.
+# Apptainer, or SingularityCE with the same options, as the container runtime. Reads
+# container_runtime, the name of the command.
 
-# check_image: fails if the image, or what runs it, is missing.
+# check_image: fail if the image or the container runtime is missing. (Each runtime file defines
+# it.)
 check_image() {
     [[ $SLIPWAY_IMAGE != *://* ]] ||
         die image-not-local \
-            "SLIPWAY_IMAGE: every process would convert $SLIPWAY_IMAGE anew: convert it once, by" \
+            "SLIPWAY_IMAGE: every process would convert $SLIPWAY_IMAGE: convert it once with" \
             "\`$container_runtime pull my.sif $SLIPWAY_IMAGE\`"
     require no-image 'file or folder' SLIPWAY_IMAGE \
         "\`jobgen submit image_build --site SITE\` makes it, or set USE_CONTAINER=0"
     type -P "$container_runtime" >/dev/null ||
         die no-container-runtime \
-            "no $container_runtime on $HOSTNAME: name its module, or its folder as path, in the" \
-            "site's file, or set USE_CONTAINER=0"
+            "no $container_runtime on $HOSTNAME: add its module, or its folder as path, to the" \
+            "site file, or set USE_CONTAINER=0"
 }
 
-# image_runs: whether it can, here.
+# image_runs: return 0 if the container runtime can run the image on this machine. (Each runtime
+# file except pyxis.bash defines it.)
 image_runs() {
     "$container_runtime" exec "$SLIPWAY_IMAGE" true
 }
 
-# set_bind_options: set binds, the options that mount each of bind_paths, and data_image as data.
-# (Each runtime file defines it.) `--no-eval` in the script: the run script of an image from Docker
-# would have a shell expand the arguments. Not `--cleanenv`: ranks that a launcher numbers by
-# variables would each be rank 0.
+# set_bind_options: set the mount options for all bind_paths, and for data_image if the data is a
+# squashfs image. Sets binds. (Each runtime file defines it.) The script passes `--no-eval`:
+# otherwise the run script of an image from Docker lets a shell expand the arguments. It does not
+# pass `--cleanenv`: each rank that a launcher numbers by variables would then be rank 0.
 set_bind_options() {
     local path
     for path in "${bind_paths[@]}"; do
@@ -33,15 +35,17 @@ set_bind_options() {
     [ -z "$data_image" ] || binds+=(--mount "$(image_mount "$data_image" "$data")")
 }
 
-# bind_mount PATH: the same path inside. Not --bind, which splits at colons and commas; --mount
-# reads quoted CSV.
+# bind_mount PATH: print the value of --mount that mounts PATH under the same path in the container.
+# --mount reads quoted CSV, while --bind splits paths at colons and commas. (apptainer.bash and
+# podman.bash each define it.)
 bind_mount() {
     local quoted=${1//\"/\"\"}
     printf 'type=bind,"source=%s","destination=%s"' "$quoted" "$quoted"
 }
 
-# image_mount FILE FOLDER: the root of a squashfs file as that folder inside, read-only (Apptainer's
-# manual, "Bind Paths and Mounts"). A runtime without this function cannot do that.
+# image_mount FILE FOLDER: print the value of --mount that mounts the squashfs file's root read-only
+# at FOLDER in the container (Apptainer's manual, "Bind Paths and Mounts"). If a runtime does not
+# define this function, it cannot mount images.
 image_mount() {
     local quoted=${1//\"/\"\"} folder=${2//\"/\"\"}
     printf 'type=bind,"source=%s","destination=%s",image-src=/,ro' "$quoted" "$folder"

@@ -1,14 +1,14 @@
-"""check_packages.py ANSWER: leave in the file ANSWER which packages the trainer needs and this Python lacks.
+"""check_packages.py ANSWER: write to the file ANSWER the packages that the trainer needs and this Python lacks.
 
-Standard library only. The names are those of the extra ``train`` in pyproject.toml, and the trainer itself.
+Standard library only. The packages are those of the extra ``train`` in pyproject.toml, and the trainer itself.
 """
 
 import importlib.util
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))  # which PYTHONSAFEPATH leaves out
-sys.dont_write_bytecode = True  # a run folder's library is compared, and may be read-only
+sys.path.insert(0, str(Path(__file__).parent))  # PYTHONSAFEPATH omits it
+sys.dont_write_bytecode = True  # the run folder's library is compared to others, and may be read-only
 
 from answer import leave_answer  # noqa: E402
 
@@ -25,11 +25,11 @@ NEEDED = {
     "tomli_w": "tomli-w",
     "tqdm": "tqdm",
 }
-"""Modules, and the distributions that bring them."""
+"""Modules, and the distributions that contain them."""
 
 
 def main() -> int:
-    """Look for each."""
+    """Write the missing packages; return the exit code."""
     if sys.version_info < (3, 11):
         missing = [f"Python 3.11 (it is {sys.version.split()[0]})"]
     else:

@@ -1,9 +1,9 @@
 """count_gpus.py ANSWER: count the GPUs of this machine that the torch of this Python can use, for local.bash.
 
-It leaves COUNT and TEXT in the file ANSWER: TEXT names torch, or says why COUNT is 0. torch is imported only if the
-machine has GPUs, or a driver that does not start. Ends with 78 and a line on standard error if torch is built for GPUs
-and cannot use those that are there. CUDA_VISIBLE_DEVICES is left to the driver and to torch. Standard library, but for
-torch.
+Writes COUNT and TEXT to the file ANSWER. TEXT contains torch's version, or the reason why COUNT is 0. Imports torch
+only if the machine has GPUs or a driver that does not start. Exits with 78 and a one-line error on standard error if
+torch is built for GPUs but cannot use those of the machine. The driver and torch handle CUDA_VISIBLE_DEVICES. Except
+for torch, standard library only.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-sys.path.insert(0, str(Path(__file__).parent))  # which PYTHONSAFEPATH leaves out
-sys.dont_write_bytecode = True  # a run folder's library is compared, and may be read-only
+sys.path.insert(0, str(Path(__file__).parent))  # PYTHONSAFEPATH omits it
+sys.dont_write_bytecode = True  # the run folder's library is compared to others, and may be read-only
 
 from answer import leave_answer  # noqa: E402
 from slipway_gpu import Gpus, advice, describe, find_gpus, why_unusable  # noqa: E402
 
 EXIT_CONFIG = 78
 AMD = Path("/dev/kfd")
-"""Device of AMD's driver for computing."""
+"""Device file of AMD's compute driver."""
 
 
 def count(gpus: Gpus | None, torch: ModuleType | None) -> tuple[int, str]:
-    """Return how many GPUs there are to use, and what to say of that.
+    """Return the number of usable GPUs, and torch's version or the reason why there are none.
 
     Args:
-        gpus: what NVIDIA's driver shows; None without one.
-        torch: the module; None if this Python has none.
+        gpus: the GPUs that NVIDIA's driver shows; None without a driver.
+        torch: the module; None if this Python does not have it.
     """
-    if torch is None:  # another framework's script: as many as the driver shows
-        return len(gpus.capabilities) if gpus else 0, "there is no torch here"
+    if torch is None:  # a script for another framework: count the GPUs that the driver shows
+        return len(gpus.capabilities) if gpus else 0, "torch is not installed"
     if torch.version.cuda or torch.version.hip:
         found = torch.cuda.device_count()
         return found, f"torch {torch.__version__}" if found else f"torch {torch.__version__} sees no GPU"
@@ -43,7 +43,7 @@ def count(gpus: Gpus | None, torch: ModuleType | None) -> tuple[int, str]:
 
 
 def main() -> int:
-    """Count."""
+    """Count the GPUs and write the answer; return the exit code."""
     gpus = find_gpus()
     found, text = 0, "no GPU is visible"
     if AMD.exists() or (gpus and (gpus.capabilities or gpus.fault)):

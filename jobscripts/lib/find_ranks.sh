@@ -1,13 +1,13 @@
 #!/bin/sh
-# find_ranks.sh LAUNCH: print the numbers of the processes on this node that launches of this job
-# have left: those of this user whose SLIPWAY_LAUNCH is LAUNCH, where * stands for anything. Not
-# found are those that have written over their environment, or let nobody read it. Fails with 1 if
-# there are none.
+# find_ranks.sh LAUNCH: print the numbers of this user's processes on this node that launches of
+# this job have left: those whose variable SLIPWAY_LAUNCH is LAUNCH, in which * matches anything.
+# Does not find processes that have overwritten their environment or do not allow reading it.
+# Returns 1 if there are none.
 set -u
 pattern=$(printf '%s\n' "$1" | sed 's/[].[\^$]/\\&/g; s/\*/.*/g')
 
-# belongs_to_other_job FILE: whether that environment names another job than this one: a job that
-# was submitted by a rank has inherited the variable.
+# belongs_to_other_job FILE: return 0 if the environment in FILE contains another job's number. A
+# job that a rank has submitted inherits SLIPWAY_LAUNCH.
 belongs_to_other_job() {
     for own in "PBS_JOBID=${PBS_JOBID:-}" "SLURM_JOB_ID=${SLURM_JOB_ID:-}"; do
         if [ -n "${own#*=}" ] &&

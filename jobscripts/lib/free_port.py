@@ -1,25 +1,25 @@
-"""free_port.py ANSWER FIRST: leave in the file ANSWER the first TCP port from FIRST on that can be bound here.
+"""free_port.py ANSWER FIRST: write to the file ANSWER the first TCP port from FIRST on that can be bound here.
 
-It is bound on all interfaces. Ports of the machine's ephemeral range come last: clients get those at any moment.
-Standard library only.
+The port must be free on all interfaces. Ports of the machine's ephemeral range are tried last, because clients can get
+them at any moment. Standard library only.
 """
 
 import socket
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))  # which PYTHONSAFEPATH leaves out
-sys.dont_write_bytecode = True  # a run folder's library is compared, and may be read-only
+sys.path.insert(0, str(Path(__file__).parent))  # PYTHONSAFEPATH omits it
+sys.dont_write_bytecode = True  # the run folder's library is compared to others, and may be read-only
 
 from answer import leave_answer  # noqa: E402
 
 SPAN = 2000
-"""Ports to try."""
+"""Number of ports to try."""
 EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def ephemeral_range() -> "tuple[int, int]":
-    """Return the first and the last port that clients get (ip(7), ip_local_port_range)."""
+    """Return the first and the last ephemeral port (ip(7), ip_local_port_range)."""
     try:
         first, last = EPHEMERAL.read_text(encoding="ascii").split()
     except OSError:
@@ -28,7 +28,7 @@ def ephemeral_range() -> "tuple[int, int]":
 
 
 def can_bind(port: int) -> bool:
-    """Return whether nobody listens on ``port``."""
+    """Return whether ``port`` is free."""
     try:
         with socket.create_server(("", port)):
             return True
@@ -37,11 +37,11 @@ def can_bind(port: int) -> bool:
 
 
 def main() -> int:
-    """Leave a port, or say that there is none."""
+    """Write a free port, or print an error; return the exit code."""
     start = int(sys.argv[2])
     first, last = ephemeral_range()
     ports = range(start, min(start + SPAN, 65536))
-    # Where all are ephemeral, one of those is better than none.
+    # Ephemeral ports come last, but are used if no other port is free.
     for port in sorted(ports, key=lambda port: first <= port <= last):
         if can_bind(port):
             leave_answer(sys.argv[1], str(port))

@@ -1,12 +1,12 @@
-"""gpu_usage.py PID: while the process PID lives, look every 10 s how busy the GPUs of this node are, and how full.
+"""gpu_usage.py PID: sample the utilization and memory of this node's GPUs every 10 s until the process PID ends.
 
-For account.bash it leaves RUN_DIR/logs/ATTEMPT/gpus.HOST.PID, a line for each GPU: BUS_ID SAMPLES BUSY USED TOTAL. BUSY
-is the sum of the samples in percent, USED the most memory in MiB. It is written anew with each sample, so that what was
-seen counts however the job ends. Without a driver, or where nothing can be read, there is no file.
+Writes RUN_DIR/logs/ATTEMPT/gpus.HOST.PID for account.bash, one line per GPU: BUS_ID SAMPLES BUSY USED TOTAL. BUSY is
+the sum of the samples in percent. USED is the peak memory and TOTAL the GPU's memory, in MiB. The file is rewritten at
+each sample, so that the samples count however the job ends. Without a driver or a readable GPU, there is no file.
 
-It asks NVML, the driver's own library, by the standard library alone: images of users' own hold no nvidia-ml-py. NVML
-takes no memory of a GPU and starts nothing on it. It counts the whole GPU, with what other jobs do there, and knows no
-utilisation where a GPU is divided (MIG): such a GPU is left out.
+Reads NVML, the driver's own library, with the standard library only, because users' images may lack nvidia-ml-py. NVML
+uses no memory of a GPU and starts nothing on it. Its numbers are those of the whole GPU, other jobs included. It
+reports no utilization for a GPU that is divided into MIG slices: such a GPU is left out.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from typing import Any
 INTERVAL = 10.0
 """Seconds between two samples."""
 POLL = 1.0
-"""Seconds between two looks whether the process still lives."""
+"""Seconds between two checks whether the process still runs."""
 MEBIBYTE = 1 << 20
 
 
 class Utilization(ctypes.Structure):
-    """``nvmlUtilization_t`` of nvml.h: percent of the last second, or less, in which a kernel ran."""
+    """``nvmlUtilization_t`` of nvml.h: percent of the last second, or less, during which a kernel ran."""
 
     _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
 
@@ -42,15 +42,15 @@ class Memory(ctypes.Structure):
 
 
 class Gpu:
-    """A GPU, and what has been seen of it."""
+    """A GPU and its samples."""
 
     def __init__(self, bus_id: bytes, handle: ctypes.c_void_p) -> None:
-        """Start without a sample."""
+        """Start with no samples."""
         self.bus_id, self.handle = bus_id, handle
         self.samples = self.busy = self.used = self.total = 0
 
     def sample(self, nvml: Any) -> None:
-        """Add a sample, unless the driver refuses."""
+        """Add a sample, unless the driver reports an error."""
         utilization, memory = Utilization(), Memory()
         if nvml.nvmlDeviceGetUtilizationRates(self.handle, ctypes.byref(utilization)) == 0 and (
             nvml.nvmlDeviceGetMemoryInfo(self.handle, ctypes.byref(memory)) == 0
@@ -65,10 +65,10 @@ class Gpu:
 
 
 class Command:
-    """The process beside which this one runs."""
+    """The process that this one watches."""
 
     def __init__(self, pid: int) -> None:
-        """Look when it was started."""
+        """Read when the process was started."""
         self.pid = pid
         self._started = self._start()
         self._end = None
@@ -76,20 +76,20 @@ class Command:
             self._end = os.pidfd_open(pid)
 
     def lives(self) -> bool:
-        """Whether it has not ended."""
+        """Return whether the process still runs."""
         return bool(self._started) and self._start() == self._started
 
     def wait(self, *descriptors: int) -> bool:
-        """Wait for its end, since a container is not unmounted before this process has ended, too.
+        """Wait until the process ends, ``descriptors`` can be read or POLL has passed; return whether they can be read.
 
-        For at most POLL, and until there is something to read; returns whether there is.
+        This process must end directly after the other one, because the container stays mounted until both have ended.
         """
         ends = [] if self._end is None else [self._end]
         ready = select.select([*descriptors, *ends], [], [], min(POLL, INTERVAL))[0]
         return bool({*ready} & {*descriptors})
 
     def _start(self) -> str:
-        """Return when it was started, in the kernel's clock; "" if it has ended."""
+        """Return when the process was started, in the kernel's clock ticks; "" if it has ended."""
         try:
             text = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii", errors="replace")
         except OSError:
@@ -99,7 +99,7 @@ class Command:
 
 
 def visible(most: int) -> list[bytes]:
-    """Return the bus ids of the first ``most`` GPUs that CUDA_VISIBLE_DEVICES shows, as only CUDA reads it right."""
+    """Return the bus IDs of the first ``most`` GPUs in CUDA_VISIBLE_DEVICES, which only CUDA parses correctly."""
     cuda = ctypes.CDLL("libcuda.so.1")
     count, device, text = ctypes.c_int(), ctypes.c_int(), ctypes.create_string_buffer(32)
     if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
@@ -113,11 +113,11 @@ def visible(most: int) -> list[bytes]:
 
 
 def visible_by_child(most: int, command: Command) -> list[bytes]:
-    """Return the same, found by a child: CUDA's start takes memory of the node, which its end gives back."""
+    """Call ``visible`` in a child process, whose end frees the host memory that CUDA allocates."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        with suppress(OSError, AttributeError):  # no driver, or another library of this name
+        with suppress(OSError, AttributeError):  # no driver, or another library with this name
             os.write(writer, b"\n".join(visible(most)))
         os._exit(0)
     os.close(writer)
@@ -132,14 +132,14 @@ def visible_by_child(most: int, command: Command) -> list[bytes]:
 
 
 def open_gpus(nvml: Any, bus_ids: list[bytes]) -> list[Gpu]:
-    """Return those of the GPUs whose utilisation NVML knows."""
+    """Return the GPUs for which NVML reports a utilization."""
     nvml.nvmlInit_v2()
     gpus = []
     for bus_id in bus_ids:
         handle, mig = ctypes.c_void_p(), ctypes.c_uint()
         if nvml.nvmlDeviceGetHandleByPciBusId_v2(bus_id, ctypes.byref(handle)):
             continue
-        with suppress(AttributeError):  # a driver from before MIG
+        with suppress(AttributeError):  # a driver older than MIG
             nvml.nvmlDeviceGetMigMode(handle, ctypes.byref(mig), ctypes.byref(ctypes.c_uint()))
         if not mig.value:
             gpus.append(Gpu(bus_id, handle))
@@ -147,7 +147,7 @@ def open_gpus(nvml: Any, bus_ids: list[bytes]) -> list[Gpu]:
 
 
 def watch(nvml: Any, gpus: list[Gpu], path: Path, command: Command) -> None:
-    """Sample until the process has ended."""
+    """Sample the GPUs and rewrite the file ``path`` until the process has ended."""
     due, descriptor = time.monotonic() + INTERVAL, None
     while command.lives():
         if time.monotonic() >= due:
@@ -155,27 +155,27 @@ def watch(nvml: Any, gpus: list[Gpu], path: Path, command: Command) -> None:
             for gpu in gpus:
                 gpu.sample(nvml)
             text = "".join(str(gpu) for gpu in gpus if gpu.samples)
-            with suppress(OSError):  # a full disk is somebody else's to report
+            with suppress(OSError):  # the job reports a full disk elsewhere
                 if text and descriptor is None:
                     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
-                if descriptor is not None:  # in place: every number in it grows or stays, so the text gets no shorter
+                if descriptor is not None:  # in place: its numbers never decrease, so the text never gets shorter
                     os.pwrite(descriptor, text.encode(), 0)
         command.wait()
 
 
 def leave_others_alone() -> None:
-    """Let go of what belongs to others, and outlive the signals after which ranks still save."""
+    """Close inherited descriptors, lower the priority, and ignore the signals after which ranks still save."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
-    for path in list(Path("/proc/self/fd").iterdir()):  # whoever has the other ends may wait for them
-        if int(path.name) > 2:  # noqa: PLR2004 -- standard input, output and error are its own
-            with suppress(OSError):  # of iterdir itself
+    for path in list(Path("/proc/self/fd").iterdir()):  # a process at the other end may wait until they are closed
+        if int(path.name) > 2:  # noqa: PLR2004 -- keep standard input, output and error
+            with suppress(OSError):  # the descriptor of iterdir itself
                 os.close(int(path.name))
     os.nice(19)
 
 
 def main() -> None:
-    """Look until the process ends."""
+    """Sample the visible GPUs until the process ends."""
     leave_others_alone()
     command = Command(int(sys.argv[1]))
     per_node, ranks, per_rank = (
@@ -187,7 +187,7 @@ def main() -> None:
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
         gpus = open_gpus(nvml, bus_ids)
-    except (OSError, AttributeError):  # no such library, or another one of this name
+    except (OSError, AttributeError):  # no such library, or another one with this name
         return
     if gpus:
         folder = Path(os.environ["RUN_DIR"], "logs", os.environ["TRAINER_ATTEMPT"])

@@ -1,9 +1,10 @@
 """head_address.py ANSWER TOKEN FIRST COUNT GIVEN ADDRESS...: choose the address at which other nodes reach this one.
 
-It leaves ``address``, the first ADDRESS whose interface leads to other nodes, in the file ANSWER; or ``none``, and why
-each one is refused. With GIVEN they are a user's, and none is. If COUNT is not 0, it also leaves a port, the first of
-COUNT ports from FIRST on that can be bound, and answers there with TOKEN for try_head.py, until ANSWER is removed or
-the one that reads its output is gone. Standard library only.
+Writes to the file ANSWER the word ``address`` and the first ADDRESS whose interface leads to other nodes, or ``none``
+and the reason for each ADDRESS. If GIVEN is not empty, a user has set the address, and it is not checked. If COUNT is
+not 0, also writes a port, the first of COUNT ports from FIRST on that can be bound, and serves TOKEN there to
+try_head.py, until ANSWER is removed or the reader of its standard output has ended. Writes ``taken`` if no port is
+free. Standard library only.
 """
 
 import array
@@ -16,8 +17,8 @@ import sys
 import threading
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))  # which PYTHONSAFEPATH leaves out
-sys.dont_write_bytecode = True  # a run folder's library is compared, and may be read-only
+sys.path.insert(0, str(Path(__file__).parent))  # PYTHONSAFEPATH omits it
+sys.dont_write_bytecode = True  # the run folder's library is compared to others, and may be read-only
 
 from answer import leave_answer  # noqa: E402
 
@@ -25,11 +26,11 @@ INTERFACES = Path("/sys/class/net")
 ADDRESSES_6 = Path("/proc/net/if_inet6")
 SIOCGIFCONF = 0x8912
 IFREQ = 40
-"""Size of struct ifreq where pointers have 64 bits (netdevice(7))."""
+"""Size of struct ifreq with 64-bit pointers (netdevice(7))."""
 
 
 def addresses() -> "dict[str, str]":
-    """Return the interface of each address of this machine."""
+    """Return a dictionary from each address of this machine to its interface."""
     buffer = array.array("B", bytes(IFREQ * 1024))
     asked = struct.pack("iP", len(buffer), buffer.buffer_info()[0])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
@@ -47,32 +48,32 @@ def addresses() -> "dict[str, str]":
 
 
 def has_uplink(folder: Path) -> bool:
-    """Return whether an interface is hardware, or one that it stands on is: a bond's, a VLAN's, a bridge's."""
+    """Return whether the interface, or a lower one of a bond, VLAN or bridge, is hardware; ``folder`` is in sysfs."""
     return (folder / "device").exists() or any(has_uplink(lower) for lower in folder.glob("lower_*"))
 
 
 def fault(address: str, interfaces: "dict[str, str]") -> str:
-    """Return why no other node can reach ``address``, "" if nothing speaks against it."""
+    """Return why other nodes cannot reach ``address``, or "" if there is no such reason."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if ip.is_loopback or ip.is_unspecified:
-        return "is this node to itself"
+        return "is a loopback or unspecified address"
     if ip.is_link_local:
         return "is link-local"
     name = interfaces.get(str(ip), "")
     folder = INTERFACES / name
     if name and (folder / "bridge").exists() and not has_uplink(folder):
-        return f"is of {name}, a bridge without an uplink (virtual machines, containers)"
+        return f"belongs to {name}, a bridge without an uplink (virtual machines, containers)"
     return ""
 
 
 def is_pair(address: str, interfaces: "dict[str, str]") -> bool:
-    """Return whether ``address`` is of no hardware: a veth, which is all that a node that is a container itself has."""
+    """Return whether the interface of ``address`` is not hardware, such as a veth, the only one of a container."""
     name = interfaces.get(address.partition("%")[0], "")
     return bool(name) and not has_uplink(INTERFACES / name)
 
 
 def choose(found: "list[str]", interfaces: "dict[str, str]") -> "tuple[str, str]":
-    """Return an address and "", or "" and why there is none."""
+    """Return an address and "", or "" and the reasons why none is usable; prefer hardware interfaces."""
     faults = {address: fault(address, interfaces) for address in found}
     usable = [address for address in found if not faults[address]]
     if not usable:
@@ -81,7 +82,7 @@ def choose(found: "list[str]", interfaces: "dict[str, str]") -> "tuple[str, str]
 
 
 def listen(port: int) -> "socket.socket | None":
-    """Return a socket on all interfaces, by IPv4 and IPv6 if there is that; None if the port is taken."""
+    """Return a socket that listens on all interfaces, with IPv6 if available; None if the port is taken."""
     dual = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if dual else socket.AF_INET
     try:
@@ -91,7 +92,7 @@ def listen(port: int) -> "socket.socket | None":
 
 
 def answer_with(token: str, connection: socket.socket) -> None:
-    """Send ``token``, and let the other side end the connection, so that the port is free afterwards."""
+    """Send ``token``, and let the other side close the connection first, so that the port is free afterwards."""
     with connection:
         connection.settimeout(10)
         try:
@@ -102,10 +103,10 @@ def answer_with(token: str, connection: socket.socket) -> None:
 
 
 def serve(server: socket.socket, token: str, answer: Path) -> None:
-    """Answer whoever connects."""
+    """Answer each connection until ``answer`` is removed or the job script has ended."""
     poll = select.poll()
     poll.register(server, select.POLLIN)
-    poll.register(sys.stdout, select.POLLERR)  # the job script has ended, however
+    poll.register(sys.stdout, select.POLLERR)  # an event means that the job script has ended
     while answer.exists():
         for descriptor, _ in poll.poll(500):
             if descriptor != server.fileno():
@@ -115,7 +116,7 @@ def serve(server: socket.socket, token: str, answer: Path) -> None:
 
 
 def main() -> int:
-    """Choose, and serve."""
+    """Choose the address, write the answer and serve; return the exit code."""
     answer, token, first, count, given, *found = sys.argv[1:]
     address, why = (found[0], "") if given else choose(found, addresses())
     words, server = ["address", address], None
@@ -126,7 +127,7 @@ def main() -> int:
         server = next(filter(None, map(listen, ports)), None)
         words = [*words, str(server.getsockname()[1])] if server else ["taken"]
     leave_answer(answer, *words)
-    print(flush=True)  # for whoever waits for it
+    print(flush=True)  # wakes the job script, which reads lines
     if server:
         with server:
             serve(server, token, Path(answer))

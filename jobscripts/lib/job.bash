@@ -1,28 +1,31 @@
 # shellcheck shell=bash
-# The library of the job scripts, and where to start reading: each script calls the functions of
-# this folder one by one. Needs Bash 4.4 and GNU coreutils on the nodes, nothing else of the
-# project.
+# Main file of the job scripts' library: start reading here. A job script sources this file, or its
+# scheduler's file that sources it, and calls the library's functions one after the other. The nodes
+# need Bash 4.4 and GNU coreutils, and nothing else of the project.
 #
-# Functions read the settings (jobscripts/lib/settings.bash), `script_name`, `scheduler`, `job_id`
-# and `run_dir` of the script, and the variables that the functions before them set. Each says above
-# what it sets. Where a job cannot work, they call `die`, which ends it before a rank has started.
+# The functions read the settings (jobscripts/lib/settings.bash); the script's variables
+# `script_name`, `scheduler`, `job_id` and `run_dir`; and the variables that earlier functions have
+# set. The comment above each function lists the variables that it sets. If a job cannot work, a
+# function calls `die`, which ends the job before a rank has started.
 
 if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
-    echo "$0: error[old-bash]: Bash 4.4 or later is needed, and this is $BASH_VERSION" >&2 || :
+    echo "$0: error[old-bash]: Bash $BASH_VERSION is too old: use 4.4 or later" >&2 || :
     exit 78
 fi
 
-# Not what the environment (SHELLOPTS, BASHOPTS, POSIXLY_CORRECT, BASH_ENV) may have set. Scripts
-# turn noglob and allexport off themselves, as they look at the files of this folder and set
-# variables first.
+# Reset the shell options that the environment (SHELLOPTS, BASHOPTS, POSIXLY_CORRECT, BASH_ENV) may
+# have set. The scripts themselves turn off noglob and allexport, because they list the files of
+# this folder and set variables before they source this file.
 set +o posix +o noclobber
 shopt -u nullglob failglob nocasematch
-shopt -u localvar_inherit 2>/dev/null || : # Bash 4.4 has none
+shopt -u localvar_inherit 2>/dev/null || : # Bash 4.4 does not have it
 
-# Names of this library's own variables (of local ones those that hold something while the ranks are
-# started, as they would inherit it), and of those that scripts set before they come here. What the
-# environment holds under them, such as a profile's `export scratch=/scratch/$USER`, is not meant
-# for a job: it is not read, nor handed to the ranks, and check_settings names it.
+# OWN_NAMES are the library's own variables. They include the local variables that have a value
+# while the ranks are started, because the ranks would inherit them. SCRIPT_NAMES are the variables
+# that scripts set before they source this file. The environment may contain variables with these
+# names, such as `export scratch=/scratch/$USER` from a profile. They are not meant for a job: the
+# library does not read them, does not pass them to the ranks, and check_settings lists them in a
+# warning.
 readonly OWN_NAMES=(
     COPY GUARD STEP allocation answer arguments ask_at attempt began_at bind_paths binds
     build_may_run busy cancelled cause cause_code chosen_nodes cleanup_seconds client
@@ -50,7 +53,8 @@ readonly SCRIPT_NAMES=(
     site_downloads slurm_record srun_options submit_folder
 )
 
-# set_taken_names: sets taken_names, those of them that were exported.
+# set_taken_names: unset or unexport the variables of the environment that have one of these names.
+# Sets taken_names, the names of those that were exported.
 set_taken_names() {
     local name taken=()
     while IFS= read -r name; do
@@ -77,24 +81,24 @@ source "${BASH_SOURCE[0]%/*}/account.bash"
 source "${BASH_SOURCE[0]%/*}/notify.bash"
 
 readonly LIBRARY_VERSION=0.1.0
-readonly EXIT_STOPPED=75 # EX_TEMPFAIL of sysexits.h: stopped early, and can be continued
-readonly EXIT_CONFIG=78  # EX_CONFIG: trying again unchanged cannot help
+readonly EXIT_STOPPED=75 # EX_TEMPFAIL of sysexits.h: stopped early; the run can be continued
+readonly EXIT_CONFIG=78  # EX_CONFIG: the job would fail again unless something is changed
 
-# The environment in which the script was started, as NAME=VALUE, for jobs that it submits.
+# The environment in which the script was started, as NAME=VALUE, for the jobs that it submits.
 mapfile -d '' -t start_environment < <(env --null)
 
 began_at=$(epoch_seconds) # for goodput.jsonl
-run_mark=none   # of builds, and of sessions
+run_mark=none   # for builds and `jobgen shell`, which have no run folder
 
-# This script's own file, which no change of the folder makes another one.
+# The absolute path of this script, which stays valid after `cd`.
 script_file=$(realpath -- "$0")
 
-# restore_environment: export start_environment and nothing else, for a subshell. No value becomes
-# an argument, which `ps` would show.
+# restore_environment: export start_environment and nothing else. Call it in a subshell. No value
+# becomes an argument of a program, because `ps` would show it to other users.
 restore_environment() {
     local name pair
     while IFS= read -r name; do
-        # shellcheck disable=SC2163 # the variable of this name
+        # shellcheck disable=SC2163 # unexports the variable whose name is in `name`
         export -n "$name"
     done < <(compgen -e)
     for pair in "${start_environment[@]}"; do
@@ -102,8 +106,8 @@ restore_environment() {
     done
 }
 
-# export_pair NAME=VALUE: of `env --null`, unless it is a function, or one of Bash's own that cannot
-# be set.
+# export_pair NAME=VALUE: export a line of `env --null`. Skips exported functions and Bash's
+# read-only variables.
 export_pair() {
     local name=${1%%=*}
     if [[ $name =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]] &&
@@ -113,31 +117,31 @@ export_pair() {
     fi
 }
 
-# log MESSAGE: one line in the job's log, whose disk may be full. Sets last_note.
+# log MESSAGE: print one line to the job's log. A full disk is not an error. Sets last_note.
 log() {
     last_note=$*
     echo "$script_name: $*" >&2 || :
 }
 
-# error SLUG MESSAGE: the same; docs/errors.md says what the slug stands for.
+# error SLUG MESSAGE: log an error. docs/errors.md describes each slug.
 error() {
     log "error[$1]: ${*:2}"
 }
 
-# warn SLUG MESSAGE: likewise, of something after which the job goes on.
+# warn SLUG MESSAGE: log a warning, after which the job continues.
 warn() {
     log "warning[$1]: ${*:2}"
 }
 
-# die SLUG MESSAGE: an error, and the end of the job, with the exit code of the slug.
+# die SLUG MESSAGE: log an error and exit with the slug's exit code.
 die() {
     error "$@"
     exit "${ERROR_CODE[$1]}"
 }
 
-# query_scheduler COMMAND...: run a command that only asks something, for SLIPWAY_PROBE_SECONDS;
-# and, if it has not ended by then, once more, for three times that. Returns 124 if that is over,
-# too.
+# query_scheduler COMMAND...: run a command that only reads the scheduler's state, with a time limit
+# of SLIPWAY_PROBE_SECONDS. If it times out, run it once more with three times that limit. Returns
+# the command's exit code, or 124 (137 if it had to be killed) if it timed out twice.
 query_scheduler() {
     local code=0
     timeout --kill-after=5 "$SLIPWAY_PROBE_SECONDS" "$@" || code=$?
@@ -145,8 +149,9 @@ query_scheduler() {
     timeout --kill-after=5 "$(retry_limit)" "$@"
 }
 
-# export_to_ranks NAME=VALUE...: export them to the ranks, and record them in SLIPWAY_EXPORTED, by
-# which a job that is submitted from inside this one knows that they are not its own.
+# export_to_ranks NAME=VALUE...: export the variables to the ranks and record them in
+# SLIPWAY_EXPORTED. A job that is submitted from inside this one reads SLIPWAY_EXPORTED to find the
+# variables that are not its own.
 export_to_ranks() {
     # shellcheck disable=SC2163 # the arguments are NAME=VALUE
     export -- "$@"
@@ -154,8 +159,8 @@ export_to_ranks() {
     export SLIPWAY_EXPORTED
 }
 
-# Unset what a job exported from whose inside this one was submitted, unless it has been set anew
-# since; and what a launcher says of one of its ranks.
+# unset_parent_job_variables: unset the variables inherited from the job that submitted this one,
+# except those that were changed since. Also unset the variables by which a launcher numbers a rank.
 unset_parent_job_variables() {
     local pair name
     while IFS= read -r pair; do
@@ -170,22 +175,22 @@ unset_parent_job_variables() {
         "${!TORCHELASTIC_@}" "${!OMPI_COMM_WORLD_@}"
 }
 
-# check_settings: check every setting by its pattern, and make paths absolute. Sets run_mark, by
-# which steps and launches of this run are told from those of another one in the same job. Fails on
-# an invalid value. Nothing has been written yet.
+# check_settings: check every setting against its pattern and make paths absolute. Sets run_mark,
+# which distinguishes the job steps and launches of this run from those of another run in the same
+# job. Fails if a value is invalid. Writes nothing to disk.
 check_settings() {
     local name
     catch_early_sigterm
-    [ -z "$lib" ] || refuse_shared_above "$lib" # else it is inside this script
+    [ -z "$lib" ] || refuse_shared_above "$lib" # empty: the library is inside this script
     unset_parent_job_variables
     [ ${#taken_names[@]} -eq 0 ] ||
         warn taken-name \
-            "set, but a name of this script's own, so nothing that it starts sees it:" \
+            "the environment sets variables that this script uses itself; they are not passed on:" \
             "$(join_by ', ' "${taken_names[@]}")"
     for name in "${!SLIPWAY_@}"; do
         [ -v "SETTING_EXPECTED[$name]" ] || [[ " ${OTHER_VARIABLES[*]} " == *" $name "* ]] ||
             warn unknown-setting \
-                "$name is set, but is no setting: see docs/contract.md for their names"
+                "$name is set, but is not a setting: docs/contract.md lists the settings"
     done
     for name in "${SETTINGS[@]}"; do
         check_setting "$name"
@@ -193,14 +198,14 @@ check_settings() {
     log_missing_environment
     [ -z "${SLIPWAY_ARGS:-}" ] || declare -F read_arguments >/dev/null ||
         die misplaced-arguments \
-            "SLIPWAY_ARGS is not read here: put the arguments behind the name of this script"
-    # A job that is submitted from inside this one has its own run folder and arguments.
+            "this script does not read SLIPWAY_ARGS: put the arguments after the script's name"
+    # A job that is submitted from inside this one must not inherit its run folder and arguments.
     export -n SLIPWAY_RUN_DIR SLIPWAY_ARGS
     [ -d "$submit_folder" ] || [ -n "${kept_folder:-}" ] ||
-        die cannot-read "no $submit_folder on $HOSTNAME: is its disk mounted there?"
+        die cannot-read "$submit_folder does not exist on $HOSTNAME: is its disk mounted there?"
     for name in "${PATH_SETTINGS[@]}"; do
         make_absolute "$name"
-        check_setting "$name" # the folder of submission, too
+        check_setting "$name" # again, as the path now contains the submission folder
     done
     if [ -n "${run_dir:-}" ]; then
         run_dir=$(realpath --canonicalize-missing -- "$run_dir")
@@ -208,12 +213,13 @@ check_settings() {
         run_mark=${run_mark:0:16}
     fi
     check_notify
-    # A run that is continued works in the folder where it was begun, if that is still there.
+    # A continued run uses the working directory of its first job, if that folder still exists.
     [ ! -d "${kept_folder:-}" ] || cd -- "$kept_folder" ||
         die cannot-read "cannot enter $kept_folder"
 }
 
-# log_settings: those that the environment has set, or `jobgen submit`, or an earlier attempt.
+# log_settings: log the settings that were set by the environment, by `jobgen submit` or by an
+# earlier attempt.
 log_settings() {
     local name words=()
     for name in "${SETTINGS[@]}"; do
@@ -222,41 +228,45 @@ log_settings() {
     [ ${#words[@]} -eq 0 ] || log "set at submission: ${words[*]}"
 }
 
-# log_missing_environment: the scheduler's own file says where a job does not get that of its
-# submission.
+# log_missing_environment: warn if the job did not get the environment of its submission. Does
+# nothing by default. (slurm.bash overrides this default.)
 log_missing_environment() {
     :
 }
 
-# check_backend NAME...: those that this script can launch. Fails if BACKEND is another one.
+# check_backend NAME...: check BACKEND against the backends that this script can launch. Fails if
+# BACKEND is another one.
 check_backend() {
     [[ " $* " != *" $BACKEND "* ]] || return 0
     die wrong-backend "BACKEND=$BACKEND: this script launches $(join_by ' or ' "$@");" \
         "\`jobgen render ${BACKEND/#horovod/horovod-gloo} --site SITE\` writes one for that"
 }
 
-# check_setting NAME: fails if the value is not what the setting may be.
+# check_setting NAME: check the value of one setting. Fails if the value does not match the
+# setting's pattern.
 check_setting() {
-    local LC_ALL=C # bytes of file names need not be valid in the user's encoding
+    local LC_ALL=C # file names may contain bytes that are invalid in the user's encoding
     local pattern=${SETTING_PATTERN[$1]:-}
     [ -n "$pattern" ] && [ -n "${!1+set}" ] || return 0
     [[ ${!1} =~ $pattern ]] || die bad-value "$1 is ${!1@Q}: it must be ${SETTING_EXPECTED[$1]}"
 }
 
-# make_absolute NAME: paths in settings are relative to the folder of submission.
+# make_absolute NAME: make the setting's path absolute. Relative paths start at the submission
+# folder.
 make_absolute() {
     [ -n "${!1:-}" ] || return 0
-    case $1=${!1} in # no paths
+    case $1=${!1} in # values that are not paths
         SLIPWAY_VENV=local | SLIPWAY_VENV=modules | SLIPWAY_VENV=conda:*) return ;;
         SLIPWAY_IMAGE=*://* | SLIPWAY_IMAGE=*-archive:* | SLIPWAY_IMAGE=localhost/*) return ;;
     esac
     local links=()
-    [ "$1" != SLIPWAY_VENV ] || links=(--no-symlinks) # venv_build.job makes that link
+    [ "$1" != SLIPWAY_VENV ] || links=(--no-symlinks) # keep the link that venv_build.job makes
     printf -v "$1" %s "$(realpath --canonicalize-missing "${links[@]}" -- "${!1}")"
 }
 
-# require SLUG KIND NAME [REMEDY]: fails with SLUG if the setting NAME names nothing that can be
-# read, or not a KIND: file, folder, or `file or folder`. A FIFO would be waited for.
+# require SLUG KIND NAME [REMEDY]: check the path in the setting NAME. KIND is file, folder, or
+# `file or folder`. Fails with SLUG if the path cannot be read or is of another kind. A FIFO is
+# refused because reading it would block.
 require() {
     local slug=$1 kind=$2
     shift 2
@@ -266,7 +276,7 @@ require() {
         die "$slug" "$1: ${!1} is not a $kind"
 }
 
-# join_by SEPARATOR WORD...: the words on one line.
+# join_by SEPARATOR WORD...: print the words on one line, with SEPARATOR between them.
 join_by() {
     local separator=$1 joined
     shift
@@ -274,31 +284,33 @@ join_by() {
     echo "${joined%"$separator"}"
 }
 
-# The library's version, and a checksum over all of its files, for the log.
+# library_identity: print the library's version and a checksum of all its files, for the log.
 library_identity() {
     local sum
     sum=$(cat -- "$lib"/*.* | sha256sum)
     echo "library $LIBRARY_VERSION (sha256 ${sum:0:12})"
 }
 
-# load_modules PURGE NAME...: environment modules. PURGE is 1 where the modules of the submission's
-# shell are to go first. Fails if the scheduler's own commands are gone afterwards: there Slurm is a
-# module too.
+# load_modules PURGE NAME...: load environment modules. If PURGE is 1, first unload the modules of
+# the submission's shell. Fails if a module cannot be loaded, or if the scheduler's commands are not
+# on PATH afterwards: at some sites Slurm itself is a module.
 load_modules() {
     local command
     type module >/dev/null 2>&1 ||
-        die no-modules "no \`module\` on $HOSTNAME, and the site's file names modules"
+        die no-modules \
+            "the site file lists modules, but $HOSTNAME has no \`module\` command"
     set +u # `module` reads unset variables
     if [ "$1" = 1 ]; then
         module purge
-        unset -v PYTHONPATH # of the submission's shell; the modules set theirs
+        unset -v PYTHONPATH # from the submission's shell; the modules set their own
     fi
     shift
-    module load "$@" || die no-modules "the modules $* cannot be loaded on $HOSTNAME"
+    module load "$@" || die no-modules "cannot load the modules $* on $HOSTNAME"
     set -u
     for command in "${SCHEDULER_COMMANDS[@]}"; do
         type -P "$command" >/dev/null ||
             die no-modules \
-                "no $command after \`module purge\`: set purge_modules = false in the site's file"
+                "$command is not on PATH after \`module purge\`: set purge_modules = false in the" \
+                "site file"
     done
 }

@@ -1,29 +1,30 @@
 # shellcheck shell=bash
-# No scheduler: this machine.
+# No scheduler: the job runs on this machine.
 
 source "${BASH_SOURCE[0]%/*}/job.bash"
 
 readonly SCHEDULER_COMMANDS=()
-readonly RANKS_ON_CPU=2 # enough to show that ranks train together
+readonly RANKS_ON_CPU=2 # the smallest number with which ranks communicate
 
-# choose_container: with USE_CONTAINER unset, the image if there is one that Apptainer can run, else
-# the environment.
+# choose_container: if USE_CONTAINER is empty, choose the image if Apptainer can run it, otherwise
+# the virtual environment. Sets USE_CONTAINER.
 choose_container() {
     [ -z "$USE_CONTAINER" ] || return 0
     USE_CONTAINER=0
     if [ ! -r "$SLIPWAY_IMAGE" ]; then
-        warn no-image "no $SLIPWAY_IMAGE, so in $SLIPWAY_VENV; \`make image\` builds one"
+        warn no-image "no $SLIPWAY_IMAGE: using $SLIPWAY_VENV; \`make image\` builds an image"
     elif ! image_runs; then
         warn no-image \
-            "$container_runtime cannot run $SLIPWAY_IMAGE here (see above), so in $SLIPWAY_VENV"
+            "$container_runtime cannot run $SLIPWAY_IMAGE here (see above): using $SLIPWAY_VENV"
     else
         USE_CONTAINER=1
-        log "in $SLIPWAY_IMAGE; USE_CONTAINER=0 runs in $SLIPWAY_VENV"
+        log "using $SLIPWAY_IMAGE; USE_CONTAINER=0 uses $SLIPWAY_VENV"
     fi
 }
 
-# find_allocation: this machine. Sets nodes, nnodes, head_node, cpus, scratch_id, first_port; and
-# gpus_per_node, for a session that starts no ranks.
+# find_allocation: describe this machine as the only node. Sets nodes, nnodes, head_node, cpus,
+# scratch_id and first_port; and gpus_per_node, for `jobgen shell`, which starts no ranks. (Each
+# scheduler file defines it.)
 find_allocation() {
     nodes=(127.0.0.1)
     reserve_spares
@@ -33,10 +34,10 @@ find_allocation() {
     first_port=$((20000 + $$ % 10000))
 }
 
-# count_ranks: one for each GPU (for each SLIPWAY_DEVICES_PER_RANK of them) that the torch of the
-# image or environment can use, RANKS_ON_CPU if it can use none; SLIPWAY_RANKS_PER_NODE wins. Sets
-# gpus_per_node, those that the ranks take, and what plan_ranks sets. Fails if the ranks need more
-# GPUs than there are, or torch cannot use those that are there.
+# count_ranks: choose the number of ranks: SLIPWAY_RANKS_PER_NODE, or else one for each GPU (or each
+# SLIPWAY_DEVICES_PER_RANK GPUs) that torch in the image or environment can use, or RANKS_ON_CPU
+# without such GPUs. Sets gpus_per_node, the number of GPUs that the ranks use, and what plan_ranks
+# sets. Fails if the ranks need more GPUs than there are, or if torch cannot use the machine's GPUs.
 count_ranks() {
     local gpus=0 why=SLIPWAY_DEVICE=cpu each=${SLIPWAY_DEVICES_PER_RANK:-1} ranks fewer
     gpus_per_node=0
@@ -62,26 +63,28 @@ count_ranks() {
     log "$(plural "$ranks" rank) on $gpus_per_node of $(plural "$gpus" GPU): $why"
 }
 
-# count_gpus: sets gpus, how many torch can use where the ranks will run, and why, which torch that
-# is, or why there are none.
+# count_gpus: count the GPUs that torch can use where the ranks will run. Sets gpus, and why:
+# torch's version, or the reason why there are none.
 count_gpus() {
     isolate_python
     run_for_answer 60 count_gpus.py ||
         die broken-gpu \
-            "the GPUs of this machine cannot be counted$step_failure; SLIPWAY_DEVICE=cpu leaves" \
-            "them alone, should the driver hang (see nvidia-smi)"
+            "the GPUs of this machine cannot be counted$step_failure; if the driver hangs (see" \
+            "nvidia-smi), set SLIPWAY_DEVICE=cpu to run without them"
     [ ${#answer[@]} = 2 ] && [[ ${answer[0]} =~ ^(0|[1-9][0-9]{0,3})$ ]] ||
         die broken-gpu \
-            "the GPUs of this machine cannot be counted: count_gpus.py left ${answer[*]@Q}"
+            "the GPUs of this machine cannot be counted: count_gpus.py returned ${answer[*]@Q}"
     gpus=${answer[0]} why=${answer[1]//[[:cntrl:]]/ }
 }
 
-# set_nodes NODE: this one.
+# set_nodes NODE: use this machine. Sets nodes, nnodes and head_node. (Each scheduler file except
+# dask.bash defines it.)
 set_nodes() {
     nodes=("$@") nnodes=$# head_node=$1
 }
 
-# job_has_ended JOB: whether the process that its name ends with is gone, or is another one by now.
+# job_has_ended JOB: return 0 if the process whose number is the end of the job's name has ended or
+# the number now belongs to another process, 1 if it runs. (Each scheduler file defines it.)
 job_has_ended() {
     local pid=${1##*-}
     [ "$pid" = $$ ] ||
@@ -89,22 +92,24 @@ job_has_ended() {
             "/proc/$pid/cmdline" 2>/dev/null
 }
 
-# Ctrl-C, SIGTERM and SIGHUP are for the ranks: they save, then end.
+# handle_stop_signal: forward Ctrl-C, SIGTERM or SIGHUP to the ranks, which save and end. (Each
+# scheduler file defines it.)
 handle_stop_signal() {
     signal_launch
 }
 
-# watch_time_limit: there is none.
+# watch_time_limit: do nothing, because there is no time limit. (Each scheduler file defines it.)
 watch_time_limit() {
     :
 }
 
-# There is no queue to go back to.
+# resubmit METHOD: return 1, because there is no queue. (Each scheduler file defines it.)
 resubmit() {
     return 1
 }
 
-# The command that continues the run, as one types it.
+# continue_command: print the shell command that continues the run. (Each scheduler file defines
+# it.)
 continue_command() {
     printf 'bash %q\n' "$RUN_DIR/job.sh"
 }

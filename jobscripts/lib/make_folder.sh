@@ -1,9 +1,9 @@
 #!/bin/sh
 # make_folder.sh TRUSTED FOLDER [BELOW]: make FOLDER on this node, which only the user may enter,
-# and BELOW in it; one of the user's may be there. Unless TRUSTED is 1, it ends with 78 and a line
-# if others can put another one in its place: where everybody may write a folder above, without
-# the sticky bit, and may come there (as refuse_shared_above).
-# shellcheck disable=SC3067 # -O: dash and busybox have it
+# and BELOW in it. An existing FOLDER of the user is used. Unless TRUSTED is 1, exits with 78 and a
+# one-line error if others can replace FOLDER, because everybody can write a folder above it that
+# has no sticky bit and that others can enter (like refuse_shared_above).
+# shellcheck disable=SC3067 # -O: dash and busybox support it
 set -eu
 trusted=$1 folder=$2
 shift 2
@@ -13,7 +13,8 @@ if [ "$trusted" != 1 ]; then
         above=${above%/*}
         mode=$(ls -ldn -- "${above:-/}")
         case $mode in
-            ??????[-S]??[-T]*) [ ! -O "${above:-/}" ] || { open='' && continue; } ;; # closed
+            # Others cannot enter this folder.
+            ??????[-S]??[-T]*) [ ! -O "${above:-/}" ] || { open='' && continue; } ;;
         esac
         case $mode in
             ?????????[tT]*) ;;
@@ -21,8 +22,8 @@ if [ "$trusted" != 1 ]; then
         esac
     done
     if [ -n "$open" ]; then
-        echo "make_folder: $(uname -n): error[writable-by-others]: others can write $open, and so" \
-            "exchange $folder, from which code is run: chmod o-w, or +t; or set" \
+        echo "make_folder: $(uname -n): error[writable-by-others]: others can write $open and so" \
+            "replace $folder, from which code is run: chmod o-w, or +t; or set" \
             "SLIPWAY_LOCAL_DISK to another folder, or SLIPWAY_TRUSTED_FOLDER to this one" >&2
         exit 78
     fi

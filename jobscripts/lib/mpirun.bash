@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Open MPI's mpirun, 4 or 5, as what starts processes on the nodes.
+# Open MPI's mpirun (4 or 5) as the launcher.
 
 LAUNCH_REFUSALS+=(
     '^(mpirun|prterun) has detected an attempt to run as root'
@@ -9,17 +9,18 @@ LAUNCH_REFUSALS+=(
     '^(Open RTE|PRTE) was unable to open the hostfile'
 )
 
-# set_mpirun: set mpirun, the command; mpirun_exports, an option for each exported variable, as
-# mpirun passes only those that are named: call this once the environment is complete; and
-# mpirun_options, if nodes are excluded.
+# set_mpirun: set the command and options of mpirun. Sets mpirun, the command, and mpirun_exports,
+# an option for each exported variable: mpirun passes only named variables, so call this after all
+# variables are exported. Changes mpirun_options if nodes are excluded. Fails if mpirun is missing
+# or refuses root.
 #
-# mpirun is called by its full path, by which it finds its parts on the other nodes. The scripts pass
-# --bind-to none, as mpirun would bind each process, with all its threads, to one core. mpirun
-# forwards SIGTERM and gives ranks one second to save (version 5: none). So that time is raised, and
-# for version 5 the signal is blocked: the ranks get it from the scheduler.
+# mpirun is called by its full path, from which it finds its parts on the other nodes. The scripts
+# pass --bind-to none, as mpirun would bind each process, with all its threads, to one core. mpirun
+# forwards SIGTERM and gives ranks one second to save (version 5: none). So this function increases
+# that time, and blocks the signal for version 5: the ranks get it from the scheduler.
 set_mpirun() {
     local path name
-    path=$(type -P mpirun) || die no-mpi "no mpirun on $HOSTNAME: load its module"
+    path=$(type -P mpirun) || die no-mpi "mpirun is not on PATH on $HOSTNAME: load its module"
     refuse_root
     export_to_ranks OMPI_MCA_odls_base_sigkill_timeout=15
     mpirun=()
@@ -28,7 +29,7 @@ set_mpirun() {
         mpirun=(env --block-signal=TERM)
     fi
     mpirun+=("$path")
-    case " ${gpu_options[*]-} " in # for the srun that it starts under Slurm
+    case " ${gpu_options[*]-} " in # for the srun that mpirun calls under Slurm
         *" --gres=none "*)
             export_to_ranks SLURM_GPUS_PER_NODE=0
             ;;
@@ -40,23 +41,24 @@ set_mpirun() {
     mpirun_exports=()
     while IFS= read -r name; do
         case $name in
-            SLURM_* | *%*) ;; # Slurm's variables of one process; functions of the shell
+            SLURM_* | *%*) ;; # Slurm's variables of one process; exported shell functions
             *) mpirun_exports+=(-x "$name") ;;
         esac
     done < <(unset_local_variables && compgen -e)
 }
 
-# refuse_root: fails where mpirun does not run for this user.
+# refuse_root: fail if the user is root and mpirun is not configured to run as root.
 refuse_root() {
     ((EUID == 0)) && [[ " ${mpirun_options[*]} " != *' --allow-run-as-root '* ]] || return 0
     [ "${OMPI_ALLOW_RUN_AS_ROOT:-}${OMPI_ALLOW_RUN_AS_ROOT_CONFIRM:-}" = 11 ] ||
         die mpi-as-root \
-            "mpirun does not run for root: submit as another user, or set" \
+            "mpirun refuses to run as root: submit as another user, or set" \
             "OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
 }
 
-# exclude_nodes: let mpirun know of the nodes in `nodes` alone. It starts a process of its own on
-# each node that it knows of, whatever --host says, and fails if one is dead. Sets mpirun_options.
+# exclude_nodes: make mpirun use only the nodes in `nodes`. mpirun starts a daemon on each node of
+# the allocation that it detects, whatever --host is, and fails if one of them is dead. Changes
+# mpirun_options; exports Slurm's variables of the allocation with these nodes only.
 exclude_nodes() {
     local number words=() list
     list=$(join_by , "${nodes[@]/%/:$ranks_per_node}")
@@ -73,15 +75,16 @@ exclude_nodes() {
         SLURM_TASKS_PER_NODE="$ranks_per_node(x$nnodes)"
 }
 
-# terminate_leftover_ranks: on healthy_nodes. Where mpirun was killed, its daemons end, and send
-# SIGTERM to what they have started, but not all of that ends. Ranks have 15 s to save.
+# terminate_leftover_ranks: end the ranks that a killed mpirun has left on healthy_nodes. Its
+# daemons end and send SIGTERM to the processes that they have started, but not all of those end.
+# The ranks have 15 s to save. (Overrides the default in restart.bash.)
 terminate_leftover_ranks() {
     ! launch_crashed || wait_for_verdict 15
-    terminate_ranks "$job_id.$run_mark.*" # all attempts: an excluded node may be back
+    terminate_ranks "$job_id.$run_mark.*" # of all attempts: an excluded node may respond again
 }
 
-# mpirun_node NUMBER SECONDS COMMAND...: on the node of that number, for at most so long, which only
-# helps. It ends the shell that it runs in.
+# mpirun_node NUMBER SECONDS COMMAND...: run a helper command on the node of this number, with this
+# time limit. Replaces the shell in which it is called. (Each launcher file defines LAUNCHER_node.)
 mpirun_node() {
     local limit=$2 gpu_options=("${HELPER_OPTIONS[@]}")
     nodes=("${nodes[$1]}") nnodes=1
@@ -91,7 +94,8 @@ mpirun_node() {
         "${mpirun_exports[@]}" -n 1 "$@"
 }
 
-# mpirun_each_node SECONDS COMMAND...: once on each node, for at most so long.
+# mpirun_each_node SECONDS COMMAND...: run COMMAND once on each node, with this time limit. Replaces
+# the shell in which it is called. (Each launcher file defines LAUNCHER_each_node.)
 mpirun_each_node() {
     local limit=$1
     shift

@@ -1,7 +1,7 @@
 #!/bin/sh
-# name_node.sh SOURCE COMMAND...: run the command, of which there is one on each node, with the
-# number of its node in NODE_RANK, and for torchrun in PET_NODE_RANK. SOURCE is what started it:
-# slurm (srun) or openmpi (mpirun). No other variable: the command would inherit it.
+# name_node.sh SOURCE COMMAND...: run the command, once on each node, with the number of its node in
+# NODE_RANK and, for torchrun, in PET_NODE_RANK. SOURCE is the launcher: slurm (srun) or openmpi
+# (mpirun). The script sets no other variable, because the command would inherit it.
 set -eu
 case $1 in
     slurm) NODE_RANK=$SLURM_NODEID ;;

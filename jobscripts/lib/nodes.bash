@@ -1,27 +1,27 @@
 # shellcheck shell=bash
-# Steps without a launcher, on this node alone; and for launchers that start each node by a command
-# of its own a loop over the nodes, and what a shell on a node reads.
+# Steps on this node alone, without a launcher. For launchers that start each node by a separate
+# command: a loop over the nodes, and the script that Bash on a node reads.
 
-readonly GUARD_SECONDS=30 # between SIGTERM and SIGKILL on a node, as torchrun and Slurm wait
+readonly GUARD_SECONDS=30 # from SIGTERM to SIGKILL on a node, like torchrun and Slurm
 
-# local_each_node SECONDS COMMAND...: here, for at most so long.
+# local_each_node SECONDS COMMAND...: run COMMAND on this node, with this time limit. Replaces the
+# shell in which it is called. (Each launcher file defines LAUNCHER_each_node.)
 local_each_node() {
     exec timeout --kill-after=5 "$@"
 }
 
-# local_node NUMBER SECONDS COMMAND...: the same.
+# local_node NUMBER SECONDS COMMAND...: do the same. (Each launcher file defines LAUNCHER_node.)
 local_node() {
     exec timeout --kill-after=5 "${@:2}"
 }
 
-# for_each_node HOW FUNCTION ARGUMENT...: run `FUNCTION NUMBER ARGUMENT...` for each of the nodes,
-# whose numbers begin at 0, all at the same time, each in a process of its own that FUNCTION
-# replaces by exec. SIGTERM goes on to all. HOW is together, where one that fails is to end the
-# others, whose ranks would wait for its ranks, or apart. Returns the exit code of the first that
-# failed.
+# for_each_node HOW FUNCTION ARGUMENT...: run `FUNCTION NUMBER ARGUMENT...` for each node, all at
+# the same time. NUMBER begins at 0. Each call runs in a separate process, which FUNCTION replaces
+# by exec. Forwards SIGTERM to all of them. HOW is `together` if a node that fails ends the others,
+# whose ranks would wait for its ranks, or `apart`. Returns the exit code of the first that failed.
 for_each_node() {
     local number stopped='' started=()
-    # $! may not be in `started` yet.
+    # $! is passed too, as it may not be in `started` yet.
     trap 'stopped=1; terminate_node_processes "${started[@]}" "${!:-}"' TERM
     for number in "${!nodes[@]}"; do
         [ -z "$stopped" ] || break
@@ -31,10 +31,10 @@ for_each_node() {
     wait_for_nodes "$1" "${started[@]}"
 }
 
-# wait_for_nodes HOW PID...: wait for all. Returns the exit code of the first that failed.
-# It looks at each, as plain `wait` is for one, and `wait -n` does not say which (before Bash 5.1).
-# SIGTERM is sent once more after a second: a process that has just been forked loses the first, as
-# it still has the trap of this shell.
+# wait_for_nodes HOW PID...: wait for all processes. Returns the exit code of the first that failed.
+# Polls each process, because plain `wait` waits for one and `wait -n` does not report which one
+# ended (before Bash 5.1). Sends SIGTERM again after a second: a process that has just been forked
+# still has the trap of this shell and loses the first signal.
 wait_for_nodes() {
     local pid ended code=0 left=("${@:2}") alive nothing once_more=''
     exec {nothing}<> <(:)
@@ -57,24 +57,25 @@ wait_for_nodes() {
             terminate_node_processes "${left[@]}"
             once_more=''
         fi
-        # A short sleep that starts no process.
+        # Sleep briefly without starting a process.
         [ ${#left[@]} -eq 0 ] || read -r -t 0.2 <&"$nothing" || :
     done
     exec {nothing}>&-
     return "$code"
 }
 
-# terminate_node_processes PID...: send SIGTERM to those that still run.
+# terminate_node_processes PID...: send SIGTERM to the processes that still run.
 terminate_node_processes() {
     kill "$@" 2>/dev/null || :
 }
 
-# remote_script NUMBER COMMAND...: what Bash on the node reads. It runs the command until that ends,
-# or until its standard input does: when this side is gone, however it went. No scheduler may know
-# what runs there, so a guard, in a process group of its own, then sends SIGTERM to the command's
-# process group, and after GUARD_SECONDS SIGKILL to that and to whatever else has its
-# SLIPWAY_LAUNCH. What is left of a command that has ended is killed likewise. Bash that finds
-# SSH_CLIENT reads ~/.bashrc even for a command, and who knows what that does to PATH.
+# remote_script NUMBER COMMAND...: print the script that Bash on the node reads. It runs COMMAND
+# until COMMAND ends or its standard input does, which happens when the local side ends for any
+# reason. The scheduler may not know of these processes. So a guard in a separate process group then
+# sends SIGTERM to the command's process group, and after GUARD_SECONDS sends SIGKILL to that group
+# and to all processes with its SLIPWAY_LAUNCH. After COMMAND has ended, its remaining processes are
+# killed in the same way. SSH_CLIENT is unset because Bash would read ~/.bashrc, which may change
+# PATH.
 remote_script() {
     local number=$1 launch=${SLIPWAY_LAUNCH:-step.$job_id.$run_mark.$BASHPID.$RANDOM} end
     shift
@@ -93,7 +94,7 @@ remote_script() {
     set -m
     {
         trap '' TERM HUP INT
-        while kill -0 \$\$; do # the shell itself may be killed
+        while kill -0 \$\$; do # until this shell has ended or was killed
             read -r -t 1
             [ \$? -gt 128 ] || break
         done
@@ -102,7 +103,7 @@ remote_script() {
     } <&3 >/dev/null 2>&1 &
     guard=\$!
     set +m
-    disown # so nobody reports its end
+    disown # so that Bash does not report its end
     wait \$command
     code=\$?
     kill -KILL \$guard
@@ -112,8 +113,8 @@ remote_script() {
 END
 }
 
-# unset_local_variables: export no more what is true of this node alone: its name, and a folder for
-# temporary files that is not the job's own. For a subshell whose variables go to other nodes.
+# unset_local_variables: unexport the variables that are valid on this node only: its name, and
+# TMPDIR unless it is the scratch folder. Call it in a subshell whose variables go to other nodes.
 unset_local_variables() {
     export -n HOSTNAME
     [ "${TMPDIR:-}" = "${scratch:-}" ] || export -n TMPDIR

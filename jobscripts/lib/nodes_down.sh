@@ -1,8 +1,8 @@
 #!/bin/sh
-# nodes_down.sh SECONDS NODE...: print those of which Slurm says that no job can use them, as lines
-# NODE STATE: they are down, have failed or are drained, or do not respond (a * behind the state,
-# too). One that is only draining or failing still runs its jobs. Nothing where Slurm does not
-# answer within so long.
+# nodes_down.sh SECONDS NODE...: print those of the nodes that Slurm reports as unusable, as lines
+# NODE STATE: down, failed, drained or not responding (also marked by * after the state). A node
+# that is only draining or failing still runs its jobs. Prints nothing if Slurm does not answer
+# within SECONDS.
 set -u
 limit=$1
 shift

@@ -1,54 +1,54 @@
 # shellcheck shell=bash
-# What OpenPBS, PBS Professional and Torque call things. Nothing warns of the time limit in a way
-# that all sites share, so the script itself looks at the clock.
+# OpenPBS, PBS Professional and Torque as the scheduler. Sites do not share a way to warn of the
+# time limit, so the script itself watches the time.
 
-# The login shell of a job has reset PATH: what was on it at submission comes behind.
+# The job's login shell has reset PATH: append the PATH of the submission.
 PATH=$PATH${PBS_O_PATH:+:$PBS_O_PATH}
 
 source "${BASH_SOURCE[0]%/*}/job.bash"
 
 readonly SCHEDULER_COMMANDS=(qstat)
-readonly ASK_SECONDS=200   # between two questions to the server
-readonly ANSWER_SECONDS=20 # that it may take for an answer
+readonly ASK_SECONDS=200   # between two queries of the server
+readonly ANSWER_SECONDS=20 # time limit of a query
 
-# What its record of a job is called as an option of qsub, besides resources.
+# The qsub option for each field of the server's job record, except resources.
 declare -Ar QSUB_OPTION=(
     [Job_Name]=-N [Account_Name]=-A [project]=-P [Priority]=-p [Rerunable]=-r [group_list]=-W
     [Mail_Points]=-m [Mail_Users]=-M [Join_Path]=-j [Keep_Files]=-k [Output_Path]=-o
     [Error_Path]=-e
 )
-job_record=''        # of this job, as it began
-save_at=$((1 << 62)) # of SECONDS, when the ranks have to save; as long as nobody knows, never
-ask_at=0             # of SECONDS, when the server is asked again
+job_record=''        # the server's record of this job, read when it began
+save_at=$((1 << 62)) # value of SECONDS at which the ranks must save; never, while unknown
+ask_at=0             # value of SECONDS at which the server is queried again
 
-# read_arguments: PBS hands no arguments to a script, so they come in SLIPWAY_ARGS, quoted as in a
-# shell. Sets arguments.
+# read_arguments: split SLIPWAY_ARGS, quoted as in a shell, because PBS passes no arguments to a
+# script. Sets arguments. Fails if a quote is not closed.
 read_arguments() {
     arguments=()
     [ -n "${SLIPWAY_ARGS:-}" ] || return 0
     run_for_answer 60 split_arguments.py "$SLIPWAY_ARGS" ||
-        die node-not-ready "SLIPWAY_ARGS could not be split on $head_node$step_failure"
+        die node-not-ready "cannot split SLIPWAY_ARGS on $head_node$step_failure"
     [ "${answer[0]:-}" = words ] ||
-        die unclosed-quote "SLIPWAY_ARGS is ${SLIPWAY_ARGS@Q}, in which a quote is not closed"
+        die unclosed-quote "SLIPWAY_ARGS is ${SLIPWAY_ARGS@Q}: a quote is not closed"
     arguments=("${answer[@]:1}")
 }
 
-# find_allocation: read the allocation from PBS's variables, and what those do not say from qstat
-# and from directives_*. Fails if numbers of GPUs differ (use_smallest_gpu_count). Sets nodes,
-# nnodes, head_node, cpus (of one node), ranks_per_node, world_size, gpus_per_node, cluster,
-# first_port, job_record, and what plan_save sets.
+# find_allocation: read the allocation from PBS's variables, and the rest from qstat and from
+# directives_*. Sets nodes, nnodes, head_node, this_node, cpus (of one node), ranks_per_node,
+# world_size, gpus_per_node, cluster, scratch_id, first_port, job_record, and what plan_save sets.
+# Fails if too little time remains, or if the nodes' numbers of GPUs differ
+# (use_smallest_gpu_count). (Each scheduler file defines it.)
 find_allocation() {
     local left counts
-    # A file of this node only, in which a node stands several times.
+    # The file exists only on this node, and lists a node several times.
     mapfile -t nodes < <(awk '!seen[$0]++' "$PBS_NODEFILE")
-    ((${#nodes[@]} > 0)) || die no-nodes "PBS_NODEFILE ($PBS_NODEFILE) names no nodes"
-    # Of the job from inside whose this one was submitted by qsub -V.
+    ((${#nodes[@]} > 0)) || die no-nodes "PBS_NODEFILE ($PBS_NODEFILE) lists no nodes"
+    # With qsub -V these variables can come from the job that submitted this one.
     [[ $PBS_JOBID == *\[* ]] || unset -v PBS_ARRAY_INDEX PBS_ARRAY_ID PBS_ARRAYID
     this_node=${nodes[0]}
     reserve_spares
     job_record=$(query_job) || job_record=''
-    # NCPUS would be the number of threads where the job names one (ompthreads), so the server is
-    # asked.
+    # Query the server, because NCPUS is the number of threads if the job sets one (ompthreads).
     cpus=$(share_of_node Resource_List.ncpus "${PBS_NUM_PPN:-$directives_cpus}" <<<"$job_record")
     mapfile -t counts < <(gpus_of_nodes <<<"$job_record")
     gpus_per_node=$(requested_gpus <<<"$job_record")
@@ -57,32 +57,32 @@ find_allocation() {
     use_smallest_gpu_count "${counts[@]}"
     left=$(time_left <<<"$job_record")
     if [ -z "$job_record" ]; then
-        warn scheduler-silent "qstat does not answer: as long as that is so, no time limit is seen"
+        warn scheduler-silent "qstat does not answer: the time limit is unknown until it does"
     elif [ -z "$left" ]; then
         warn no-time-limit \
-            "qstat shows no walltime of this job that can be read, so nothing is saved, and no" \
-            "next job submitted, before PBS ends it: submit it with -l walltime=HH:MM:SS"
+            "qstat shows no valid walltime of this job, so the ranks do not save, and no next job" \
+            "is submitted, before PBS ends it: submit it with -l walltime=HH:MM:SS"
     fi
     [ -z "$left" ] || ((left > save_seconds)) ||
         die time-too-short \
-            "$left s are left of the job's time, and $save_seconds s are kept for saving: give it" \
-            "more"
+            "$left s of the job's time remain, but $save_seconds s are reserved for saving:" \
+            "request more time"
     plan_save "$left"
-    [[ $PBS_JOBID != *.* ]] || cluster=${PBS_JOBID#*.} # the server
+    [[ $PBS_JOBID != *.* ]] || cluster=${PBS_JOBID#*.} # the server's name
     scratch_id=$job_id
-    # from 20000 on, as clients get 32768 and up; it differs from job to job
+    # Varies by job, from 20000 on; ephemeral ports begin at 32768.
     first_port=$((20000 + 10#$(tr --delete --complement 0-9 <<<"$job_id" | tail --bytes=5) % 10000))
     plan_ranks
 }
 
-# set_nodes NODE...: those on which steps run from now on, in the order of the allocation. Sets
-# nodes, nnodes and head_node.
+# set_nodes NODE...: run steps on these nodes from now on, in the order of the allocation. Sets
+# nodes, nnodes and head_node. (Each scheduler file except dask.bash defines it.)
 set_nodes() {
     nodes=("$@") nnodes=$# head_node=$1
 }
 
-# share_of_node NAME DEFAULT: of a resource of the whole job, from the server's answer on standard
-# input.
+# share_of_node NAME DEFAULT: print one node's share of a resource of the whole job, or DEFAULT.
+# Reads the job record from standard input.
 share_of_node() {
     local total
     total=$(job_field "$1")
@@ -93,10 +93,10 @@ share_of_node() {
     fi
 }
 
-# gpus_of_nodes: how many each host of the job has been given, a line each, from the server's answer
-# on standard input. OpenPBS names for each chunk a host in exec_host and what it got there in
-# exec_vnode, (node1:ncpus=8:ngpus=2)+(node2[0]:ngpus=1+node2[1]:ngpus=1); Torque a word for each
-# GPU in exec_gpus, node1-gpu/0+node1-gpu/1.
+# gpus_of_nodes: print how many GPUs each host of the job was given, one line per host. Reads the
+# job record from standard input. OpenPBS lists each chunk's host in exec_host and its resources in
+# exec_vnode, such as (node1:ncpus=8:ngpus=2)+(node2[0]:ngpus=1+node2[1]:ngpus=1). Torque lists each
+# GPU in exec_gpus, such as node1-gpu/0+node1-gpu/1. (slurm.bash and pbs.bash each define it.)
 gpus_of_nodes() {
     awk '
         $1 == "exec_host" { hosts = split($3, host, "+") }
@@ -125,8 +125,8 @@ gpus_of_nodes() {
     '
 }
 
-# requested_gpus: of each node, from the server's answer on standard input, as jobs of Torque ask,
-# nodes=2:ppn=8:gpus=2; nothing where that has no such line.
+# requested_gpus: print the number of GPUs per node in a request of Torque's form,
+# nodes=2:ppn=8:gpus=2. Prints nothing if the job record, on standard input, has no such line.
 requested_gpus() {
     local asked
     asked=$(job_field Resource_List.nodes)
@@ -137,7 +137,8 @@ requested_gpus() {
     fi
 }
 
-# job_has_ended JOB: whether the server says so, or has forgotten it; 2: it does not answer.
+# job_has_ended JOB: return 0 if the server reports that the job has ended or does not know it any
+# more, 1 if it has not ended, 2 if the server does not answer. (Each scheduler file defines it.)
 job_has_ended() {
     local said code=0 id=$1
     [[ $id != *_* ]] || id="${id/_/[}]"
@@ -148,8 +149,9 @@ job_has_ended() {
     esac
 }
 
-# nodes_out_of_service SECONDS NODE...: print those that the server says are down or not reached.
-# One that is only offline still runs its jobs.
+# nodes_out_of_service SECONDS NODE...: print those of the nodes that the server reports as down or
+# unreachable, as lines NODE STATE. A node that is only offline still runs its jobs. (Overrides the
+# default in restart.bash.)
 nodes_out_of_service() {
     timeout --kill-after=5 "$1" pbsnodes -a | awk -v asked="${*:2}" '
         BEGIN {
@@ -170,18 +172,21 @@ nodes_out_of_service() {
     '
 }
 
-# query_job: what the server says of this job, each field on one line: qstat breaks long ones.
+# query_job: print the server's record of this job, with each field on one line: qstat breaks long
+# ones.
 query_job() {
     timeout --kill-after=5 "$ANSWER_SECONDS" qstat -f "$PBS_JOBID" 2>/dev/null |
         sed --expression=':more' --expression='$!{N;b more}' --expression='s/\n\t//g'
 }
 
-# job_field NAME: of that, from standard input.
+# job_field NAME: print a field of the job record on standard input. (slurm.bash and pbs.bash each
+# define it.)
 job_field() {
     sed --quiet "s/^ *$1 = //p"
 }
 
-# to_seconds DURATION: [[[DAYS:]HOURS:]MINUTES:]SECONDS; nothing for anything else.
+# to_seconds DURATION: convert [[[DAYS:]HOURS:]MINUTES:]SECONDS to seconds. Prints nothing for
+# another format.
 to_seconds() {
     local sum=0 part parts size=(1 60 3600 86400)
     [[ $1 =~ ^([0-9]{1,9}:){0,3}[0-9]{1,9}$ ]] || return 0
@@ -192,10 +197,11 @@ to_seconds() {
     echo "$sum"
 }
 
-# time_left: of the job, in seconds, from the server's answer on standard input; nothing where that
-# names no limit. A job that is no batch job began before this script: at what the server says, or
-# as much earlier as it has counted, whichever is more. What it says of a batch job can be of an
-# earlier run of that.
+# time_left: print the job's remaining time in seconds, from the job record on standard input.
+# Prints nothing if the record has no limit. A batch job began with this script; the server's times
+# are not used for it, as they can be of an earlier run of the job. An interactive job began before
+# this script: at the start time that the server reports, or by its used walltime, whichever is
+# earlier.
 time_left() {
     local record limit past=$SECONDS run
     record=$(cat)
@@ -210,19 +216,21 @@ time_left() {
     echo $((limit - past))
 }
 
-# seconds_since DATE: as ctime(3) writes one; nothing for anything else.
+# seconds_since DATE: print the seconds since DATE, in the format of ctime(3). Prints nothing for
+# another format.
 seconds_since() {
     local began ctime='^[A-Z][a-z]{2} [A-Z][a-z]{2} [ 0-9][0-9] [0-9:]{8} [0-9]{4}$'
     [[ $1 =~ $ctime ]] && began=$(date --date="$1" +%s 2>/dev/null) || return 0
     echo $(($(date +%s) - began))
 }
 
-# watch_time_limit: send this script SIGUSR1 when no more than save_seconds are left. It ends with
-# the script. Sets watcher, the descriptor by which it knows.
+# watch_time_limit: start a process that sends this script SIGUSR1 when save_seconds remain. It ends
+# with the script. Sets watcher, the descriptor by which it detects that. (Each scheduler file
+# defines it.)
 watch_time_limit() {
     exec {watcher}> >(
         trap '' TERM USR1 INT HUP
-        # read: end of file is the end of the script
+        # `read` returns at end of file when the script has ended.
         until time_is_nearly_up; do
             read -r -t "$pause" || [ $? -gt 128 ] || exit 0
         done
@@ -230,40 +238,42 @@ watch_time_limit() {
     )
 }
 
-# plan_save LEFT: of a job with so much time left, of which save_seconds are kept, and what an
-# answer of the server may take; without one (the server was silent) what has been planned holds.
+# plan_save LEFT: compute when the ranks must save: LEFT seconds from now, minus save_seconds and
+# the time of a query. If LEFT is empty because the server did not answer, the previous plan stays.
 # Sets save_at and ask_at.
 plan_save() {
     [ -z "$1" ] || save_at=$((SECONDS + $1 - save_seconds - ANSWER_SECONDS))
     ask_at=$((SECONDS + ASK_SECONDS))
 }
 
-# time_is_nearly_up: an administrator may change the limit, so the server is asked every
-# ASK_SECONDS, and once more before the answer is yes. Sets pause, in seconds, which is to pass
-# before the next look.
+# time_is_nearly_up: return 0 if the ranks must save now. An administrator may change the limit, so
+# this queries the server every ASK_SECONDS, and once more before it returns 0. Sets pause, the
+# seconds until the next check.
 time_is_nearly_up() {
     if ((SECONDS >= ask_at || SECONDS >= save_at)); then
         plan_save "$(query_job | time_left)"
     fi
     pause=$(((save_at < ask_at ? save_at : ask_at) - SECONDS))
-    ((pause > 0)) || pause=1 # `read -t 0` does not wait
+    ((pause > 0)) || pause=1 # `read -t 0` would not wait
     ((SECONDS >= save_at))
 }
 
-# qdel signals this script, but nothing that a remote shell started: the ranks learn it from STOP.
+# handle_stop_signal: request a stop by the file STOP. qdel signals this script, but no process that
+# a remote shell has started. (Each scheduler file defines it.)
 handle_stop_signal() {
     request_stop user
 }
 
-# options_of_job: words for qsub by which the next job gets what this one was given, whoever named
-# it: by its record. Options of the command line win over those in job.sh. Sets options. Fails, and
-# says it, if the server has never shown a record: other resources are no continuation.
+# options_of_job: find the qsub options with which the next job gets the same resources and
+# attributes as this one, from the job record. They override the directives in job.sh. Sets options.
+# Fails, and logs why, if the server has never shown a record: a job with other resources would not
+# be a continuation.
 options_of_job() {
     local line name value
     [[ $job_record == *' queue = '* ]] || job_record=$(query_job) || :
     options=(-q "$(queue_of_submission)")
     if [ -z "${options[1]}" ]; then
-        warn no-requeue "qstat does not say what this job was given: no other one is submitted"
+        warn no-requeue "qstat does not show this job's resources: the next job is not submitted"
         return 1
     fi
     while IFS= read -r line; do
@@ -290,8 +300,9 @@ options_of_job() {
     done <<<"$job_record"
 }
 
-# queue_of_submission: PBS_O_QUEUE where that is one from which jobs are routed to others, which may
-# take no job from users. Else the job's: it may have been moved there.
+# queue_of_submission: print the queue for the next job: PBS_O_QUEUE if it is a routing queue,
+# because the queues to which it routes may not accept jobs from users. Otherwise the job's current
+# queue, as the job may have been moved there.
 queue_of_submission() {
     local queue kind=''
     queue=$(job_field queue <<<"$job_record")
@@ -303,14 +314,14 @@ queue_of_submission() {
     echo "$queue"
 }
 
-# is_requested RESOURCE: whether the job was submitted with it. The record has others besides: sums
-# over all nodes, and what the site adds, which qsub need not take.
+# is_requested RESOURCE: return 0 if the job was submitted with this resource. The record also
+# contains sums over all nodes and resources that the site adds, which qsub may not accept.
 is_requested() {
     local said
     case $1 in
         nodes | walltime) return 0 ;;
         neednodes | nodect) return 1 ;;
-        select | place) # OpenPBS makes them of `nodes`, and takes no two of these
+        select | place) # OpenPBS derives them from `nodes`, and does not accept both
             [[ $job_record != *' Resource_List.nodes = '* ]]
             return
             ;;
@@ -319,8 +330,8 @@ is_requested() {
     [[ $said =~ (-l\ *|,)[\'\"]?$1= ]]
 }
 
-# log_path HOST:PATH: as it was asked for: a folder, or a file; nothing where it is PBS's own name
-# for the log, which has the number of this job.
+# log_path HOST:PATH: print the path of the log as it was requested: a folder or a file. Prints
+# nothing if it is PBS's default name, which contains this job's number.
 log_path() {
     local path=$1 name=${1##*/} number=${PBS_JOBID%%[!0-9]*}
     case $name in
@@ -330,11 +341,11 @@ log_path() {
     echo "$path"
 }
 
-# resubmit METHOD: requeue puts this very job back into the queue, chain submits the next one. Sets
-# next_job.
+# resubmit METHOD: requeue this job (requeue) or submit the next one (chain). Sets next_job. Fails
+# if PBS refuses, and in an interactive job. (Each scheduler file defines it.)
 resubmit() {
     if [ -n "${interactive:-}" ]; then
-        warn no-requeue "an interactive job does not return to the queue"
+        warn no-requeue "an interactive job cannot be requeued"
         return 1
     fi
     local after=(-W "depend=afterany:$PBS_JOBID")
@@ -344,13 +355,13 @@ resubmit() {
             next_job=$job_id
             ;;
         chain)
-            # OpenPBS lets no job depend on a task of an array: there the next one waits by itself
+            # In OpenPBS a job cannot depend on an array task. The next job then waits itself
             # (refuse_concurrent_run).
             [[ $PBS_JOBID != *\[* ]] || after=()
             local options
             options_of_job || return 1
-            # Without -V, and from the environment found at the start: what this job has exported
-            # stays in it.
+            # Without -V, and with the environment of the start: the next job must not get the
+            # variables that this job has exported.
             next_job=$(
                 restore_environment
                 exec timeout 60 qsub "${after[@]}" "${options[@]}" "$RUN_DIR/job.sh"
@@ -361,7 +372,8 @@ resubmit() {
     esac
 }
 
-# The command that continues the run, as one types it.
+# continue_command: print the shell command that continues the run. (Each scheduler file defines
+# it.)
 continue_command() {
     printf 'qsub %q\n' "$RUN_DIR/job.sh"
 }

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# podman_run.bash WORD...: `podman run` with these words, and with the variables that are exported
-# here, by their names: values in arguments could be seen by everybody (ps). Without those by which
-# the host's programs and libraries are found; the image has its own. Hence not --env-host, by which
-# the host's win (Podman 4.3, against its manual).
+# podman_run.bash OPTION...: run `podman run` with these options and all exported variables. The
+# variables are passed by name, because `ps` shows values in arguments to other users. PATH and the
+# library paths are not passed; the image has its own. So --env-host is not used, with which the
+# host's values win (Podman 4.3, contrary to its manual).
 #
-# cgroupfs: so a rootless container stays in the job's cgroup. By systemd, the default, it would get
-# one outside, where neither the job's limits nor its end reach it. (--cgroups=disabled is refused
-# with runc.)
+# With the cgroup manager cgroupfs, a rootless container stays in the job's cgroup. With systemd,
+# the default, its cgroup is outside, where the job's limits do not apply and the end of the job
+# does not stop it. (--cgroups=disabled does not work with runc.)
 set -euo pipefail
 variables=()
 while IFS= read -r name; do

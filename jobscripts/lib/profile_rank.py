@@ -1,6 +1,6 @@
 """profile_rank.py WORD...: run ``python WORD...`` as this rank under NVIDIA's Nsight Systems.
 
-Leaves profile/rankR.attemptA.nsys-rep in RUN_DIR. nsys takes the place of this process, and Python is its child.
+Writes RUN_DIR/profile/rankR.attemptA.nsys-rep. nsys replaces this process, and Python is its child.
 """
 
 import ctypes
@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
-"""Variables that number a rank, by its launcher."""
+"""Variables in which launchers pass a rank's number."""
 PR_SET_PDEATHSIG = 1
-"""Of prctl(2)."""
+"""Option of prctl(2): the signal to get when the parent process dies."""
 
-if "TORCHELASTIC_RUN_ID" in os.environ:  # a rank ends when its torchrun dies, which nsys alone sees now
+if "TORCHELASTIC_RUN_ID" in os.environ:  # a rank must end when torchrun dies, and nsys is now torchrun's child
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-os.environ.pop("SLIPWAY_RANK_PID", None)  # by sitecustomize.py; the rank is another process
+os.environ.pop("SLIPWAY_RANK_PID", None)  # set by sitecustomize.py for this process; the rank is another one
 folder = Path(os.environ["RUN_DIR"], "profile")
 folder.mkdir(exist_ok=True)
 rank = next((os.environ[name] for name in RANKS if name in os.environ), "0")

@@ -1,22 +1,23 @@
 #!/usr/bin/env bash
-# rank_loop.bash COMMAND...: start the ranks of this node, where nothing else does. NODE_RANK is the
-# number of the node. Ends with the exit code of a rank that failed; SIGTERM goes on to all of them,
-# and SIGKILL to those that live KILL_SECONDS later.
+# rank_loop.bash COMMAND...: start the ranks of this node, if no launcher does. NODE_RANK contains
+# the number of the node. Returns the exit code of a rank that failed. Forwards SIGTERM to all
+# ranks, and sends SIGKILL to those that still run after KILL_SECONDS.
 set -euo pipefail
-readonly KILL_SECONDS=30 # as torchrun
-unset -v here ranks killer local_rank # where they are exported, ranks would see other values
+readonly KILL_SECONDS=30 # like torchrun
+unset -v here ranks killer local_rank # if exported, the ranks would inherit this script's values
 here=$(dirname -- "$0")
 ranks=()
 killer=''
 
-# stop_ranks: for the trap. Sets killer, the process that waits with SIGKILL.
+# stop_ranks: send all ranks SIGTERM, for the trap. Sets killer, the process that sends SIGKILL
+# later.
 stop_ranks() {
     kill -TERM "${ranks[@]}" 2>/dev/null || :
     [ -z "$killer" ] || return 0
     (
         trap '' TERM INT HUP
         exec {nothing}<> <(:)
-        read -r -t "$KILL_SECONDS" <&"$nothing" || : # a sleep that starts no process
+        read -r -t "$KILL_SECONDS" <&"$nothing" || : # sleeps without starting a process
         kill -KILL "${ranks[@]}" 2>/dev/null || :
     ) >/dev/null 2>&1 &
     killer=$!
@@ -32,7 +33,7 @@ code=0
 for rank in "${ranks[@]}"; do
     ended=0
     wait "$rank" || ended=$?
-    while kill -0 "$rank" 2>/dev/null; do # a trap ended wait
+    while kill -0 "$rank" 2>/dev/null; do # a trap has interrupted `wait`
         ended=0
         wait "$rank" || ended=$?
     done

@@ -1,29 +1,29 @@
 # shellcheck shell=bash
-# Restart inside the allocation: after the death of a rank, of a launcher or of a node the launch is
-# run again, as the next attempt, on nodes that are healthy.
+# Restart within the allocation: after the death of a rank, the launcher or a node, run the launch
+# again as the next attempt, on healthy nodes.
 
 : "${SLIPWAY_PROBE_SECONDS:=20}"
 spare_nodes=()
 declare -A node_states=()
 
-# reserve_spares: of all nodes of the job the last SLIPWAY_SPARES wait until they are needed. Sets
-# allocation, all of them; healthy_nodes, likewise; lost_nodes, none; planned_nodes, how many train;
-# nodes and what set_nodes sets; and spare_nodes.
+# reserve_spares: keep the last SLIPWAY_SPARES nodes of the job as spare nodes. Sets allocation and
+# healthy_nodes, all nodes; lost_nodes, empty; planned_nodes, the number of nodes that train;
+# spare_nodes; and what set_nodes sets. Fails if no node remains for training.
 reserve_spares() {
     local spares=${SLIPWAY_SPARES:-0}
     allocation=("${nodes[@]}") healthy_nodes=("${nodes[@]}") lost_nodes=() failed=''
     declare -gA failures=()
     ((spares < ${#nodes[@]})) ||
         die too-few-nodes \
-            "SLIPWAY_SPARES=$spares: the job has $(plural ${#nodes[@]} node), and one has to" \
-            "train: ask for more nodes, or lower it"
+            "SLIPWAY_SPARES=$spares, but the job has $(plural ${#nodes[@]} node), and at least" \
+            "one must train: request more nodes, or set a smaller value"
     planned_nodes=$((${#nodes[@]} - spares))
     spare_nodes=("${allocation[@]:planned_nodes}")
     set_nodes "${allocation[@]:0:planned_nodes}"
 }
 
-# run_attempts FUNCTION: run the launch, which FUNCTION spells out, until it ends; and again after
-# each attempt that has died, as long as that makes sense.
+# run_attempts FUNCTION: run FUNCTION, which starts the launcher, as one attempt. After each attempt
+# that has died, plan a restart and run it again, until plan_restart fails.
 run_attempts() {
     restarts=0 restarts_without_progress=0
     terminate_earlier_ranks
@@ -36,10 +36,11 @@ run_attempts() {
     done
 }
 
-# attempt_has_died: whether it ended without a cause, without a verdict and without being asked to;
-# or with the verdict of ranks that had to stop as their launcher died: mpirun's daemons send them
-# SIGTERM then. The exit code of a user's script stands for a verdict if it is 2 (usage) or 78, and
-# if it is 0 without slipway.Session; plan_restart has the rest.
+# attempt_has_died: return 0 if the attempt ended without a cause, without a verdict and without a
+# stop signal. It has also died if its verdict says that its ranks stopped because their launcher
+# died; mpirun's daemons send them SIGTERM in that case. For a user script, exit code 2 (usage) or
+# 78 counts as a verdict, and so does 0 without an open slipway.Session. plan_restart checks the
+# other conditions.
 attempt_has_died() {
     [ "$code" != "$EXIT_CONFIG" ] && [ "$cancelled" = 0 ] && ! attempt_has_cause || return 1
     read_verdict
@@ -47,20 +48,20 @@ attempt_has_died() {
         [ "$code" != 2 ] || return 1
         [ "$code" != 0 ] || attempt_has_open_session || return 1
     fi
-    # mpirun 5 can end with 0 where it has lost a node
+    # mpirun 5 can exit with 0 after it has lost a node.
     [ -z "$state" ] || [ "$state $reason" = "stopped launcher" ] ||
         { [ "$state $reason" = "stopped signal" ] && launch_crashed; }
 }
 
-# launch_crashed: whether the launch was ended by a signal that asks for nothing: its exit code is
-# 128 and ABRT, BUS, FPE, KILL or SEGV.
+# launch_crashed: return 0 if the launcher was killed by a signal that is not a request to stop: its
+# exit code is 128 plus ABRT, BUS, FPE, KILL or SEGV.
 launch_crashed() {
     [[ $code =~ ^(134|135|136|137|139)$ ]]
 }
 
-# plan_restart: find the nodes for the next attempt. Fails, and says why, where there is to be none.
-# Sets failed, the node where a process was killed first, if the launch says so; and requeue_reason,
-# why the job is to be requeued, if it is.
+# plan_restart: choose the nodes for the next attempt. Returns 1, and logs why, if the job is not
+# restarted. Sets failed, the node on which a process was killed first, if the launcher reports it,
+# and requeue_reason if the job is to be requeued.
 plan_restart() {
     local known=${#lost_nodes[@]} new=() lost missing step
     trap 'time_limit_came=1; terminate_step' USR1
@@ -73,7 +74,7 @@ plan_restart() {
     find_healthy_nodes || [ -n "${time_limit_came:-}" ] || return 1
     terminate_leftover_ranks
     [ "$cancelled" = 0 ] || return 1
-    [ ${#lost_nodes[@]} = "$known" ] || # Bash 4.4 takes an empty array for an unset one there
+    [ ${#lost_nodes[@]} = "$known" ] || # Bash 4.4 treats an empty slice as an unset variable
         new=("${lost_nodes[@]:known}")
     lost=$(count_common new nodes)
     if [ "$lost" = 0 ] && [ -n "$SLIPWAY_SCRIPT" ] && ! run_has_session; then
@@ -88,7 +89,7 @@ plan_restart() {
     warn_of_death ${#new[@]}
     [ ${#new[@]} = 0 ] || notify exclude "$last_note"
     if [ "$restarts" = "$SLIPWAY_MAX_RESTARTS" ]; then
-        warn no-restart "was restarted $(plural "$restarts" time) (SLIPWAY_MAX_RESTARTS)"
+        warn no-restart "restarted $(plural "$restarts" time), the limit of SLIPWAY_MAX_RESTARTS"
         return 1
     fi
     step=$(resumable_step)
@@ -96,13 +97,14 @@ plan_restart() {
         restarts_without_progress=0
     elif [ "$missing" = 0 ] && ((++restarts_without_progress > 1)); then
         warn no-restart \
-            "two attempts have died at step $step and saved nothing further: it is not restarted"
+            "two attempts have died at step $step without saving a later step: not restarted"
         return 1
     fi
     choose_nodes
 }
 
-# count_common ARRAY ARRAY: print how many nodes of the first are in the second one, too.
+# count_common ARRAY1 ARRAY2: print how many nodes of the first array are also in the second. The
+# arguments are the names of the arrays.
 count_common() {
     local -n one=$1 other=$2
     local node count=0
@@ -112,18 +114,18 @@ count_common() {
     echo "$count"
 }
 
-# plan_requeue_after_death LOST: the time limit came while an attempt died, which has lost so many
-# of its nodes. Sets requeue_reason if that, or a step that was saved, is a reason to requeue the
-# job.
+# plan_requeue_after_death LOST: handle an attempt that died as the time limit came, with LOST of
+# its nodes lost. Sets requeue_reason if a node was lost or a step was saved.
 plan_requeue_after_death() {
     if [ "$1" != 0 ] || attempt_made_progress; then
         requeue_reason="out of time after an attempt that died"
     else
-        warn no-restart "attempt $attempt: out of time, and it has died without saving a step"
+        warn no-restart "attempt $attempt: out of time, and it died without saving a step"
     fi
 }
 
-# warn_of_death LOST: say why the last attempt died, after which so many more nodes were lost.
+# warn_of_death LOST: warn that the last attempt died, and why. LOST is the number of nodes lost
+# since.
 warn_of_death() {
     local said
     said="attempt $attempt: $(describe_death "$1")"
@@ -136,14 +138,14 @@ warn_of_death() {
     fi
 }
 
-# describe_death LOST: of the last attempt, after which so many more nodes were lost.
+# describe_death LOST: print why the last attempt died. LOST is the number of nodes lost since.
 describe_death() {
     local node words=()
     if [ "$1" != 0 ]; then
         for node in "${lost_nodes[@]: -$1}"; do
             words+=("$node (${node_states[$node]:-})")
         done
-        echo "lost $(join_by ', ' "${words[@]}"), on which no process starts"
+        echo "lost $(join_by ', ' "${words[@]}"): no process starts there"
     elif [ -n "$failed" ]; then
         echo "a process on $failed was killed; see $log_dir/stderr.log"
     else
@@ -151,27 +153,29 @@ describe_death() {
     fi
 }
 
-# run_has_session: whether the script of a user has let slipway.Session begin, in some attempt.
+# run_has_session: return 0 if the user script has started slipway.Session in any attempt.
 run_has_session() {
     [ -f "$RUN_DIR/status.json" ] || [ -f "$RUN_DIR/sessions" ]
 }
 
-# attempt_has_session: likewise in the last attempt.
+# attempt_has_session: return 0 if the user script has started slipway.Session in the last attempt.
 attempt_has_session() {
     local newest
     find_newest_status
     grep --quiet --no-messages "\"attempt\": $attempt," "$newest"
 }
 
-# attempt_has_open_session: likewise, and the session that began last is not done. One in another
-# folder than the run folder leaves no verdict if it is done, as others may follow.
+# attempt_has_open_session: return 0 if the newest session of the last attempt is not done. A
+# session in another folder than the run folder leaves no verdict when it is done, because others
+# may follow.
 attempt_has_open_session() {
     local newest
     find_newest_status
     grep --quiet --no-messages "\"attempt\": $attempt, \"state\": \"[^d]" "$newest"
 }
 
-# find_newest_status: the status.json that a session wrote last, of all folders. Sets newest.
+# find_newest_status: find the newest status.json in all session folders. Sets newest, its path, or
+# empty.
 find_newest_status() {
     local folder folders
     find_session_folders
@@ -182,7 +186,7 @@ find_newest_status() {
     done
 }
 
-# find_session_folders: the run folder, and those of sessions in other folders. Sets folders.
+# find_session_folders: list the run folder and the folders of sessions outside it. Sets folders.
 find_session_folders() {
     local folder
     folders=("$RUN_DIR")
@@ -193,8 +197,8 @@ find_session_folders() {
     done <"$RUN_DIR/sessions"
 }
 
-# attempt_made_progress: whether the last attempt has saved more steps than there were. Of a script
-# without slipway.Session nothing but its own verdict is known, whose step must not be 0.
+# attempt_made_progress: return 0 if the last attempt has saved a later step than first_step. For a
+# script without slipway.Session, only the step of its own verdict is known, which must not be 0.
 attempt_made_progress() {
     if [ -n "$SLIPWAY_SCRIPT" ] && ! run_has_session; then
         [[ ${step:-} =~ ^0*[1-9][0-9]*$ ]]
@@ -203,13 +207,13 @@ attempt_made_progress() {
     fi
 }
 
-# resumable_step: that of the checkpoint from which the run would continue, or 0; of several
-# sessions the sum.
+# resumable_step: print the step of the checkpoint from which the run would resume, or 0. With
+# several sessions it is the sum of their steps.
 resumable_step() {
     local folder name folders sum=0
     find_session_folders
     for folder in "${folders[@]}"; do
-        # The folder is opened first: so NFS asks the server for the link, too.
+        # List the folder first, so that NFS reads the link from the server, not from its cache.
         : "$folder/checkpoints"/*
         name=$(readlink -- "$folder/checkpoints/latest" 2>/dev/null) || :
         [[ ! $name =~ ^step_0*([0-9]+)$ ]] || sum=$((sum + BASH_REMATCH[1]))
@@ -217,12 +221,13 @@ resumable_step() {
     echo "$sum"
 }
 
-# find_healthy_nodes: ask all nodes of the job that are not lost to start a process, at the same
-# time, within SLIPWAY_PROBE_SECONDS; and those that have not, once more, within three times that. A
-# node is lost if it starts none and the scheduler says that it is out of service. One that is only
-# silent, as a busy controller makes nodes, too, is left out this time. Sets healthy_nodes, adds to
-# lost_nodes, and sets node_states, what the scheduler says of these. Fails if a signal came
-# meanwhile, and if this very node starts no process, or none does: then something else is wrong.
+# find_healthy_nodes: start a process on each node of the job that is not lost, on all at the same
+# time, within SLIPWAY_PROBE_SECONDS. Nodes that do not respond get a second try with three times
+# that limit. A node is lost if it starts no process and the scheduler reports it as out of service.
+# A node that only does not respond is left out of the next attempt, because a busy controller also
+# makes nodes slow. Sets healthy_nodes and node_states, the scheduler's states of lost nodes, and
+# adds to lost_nodes. Fails if a signal arrived, if this node starts no process or if no node does:
+# then something else is wrong.
 find_healthy_nodes() {
     local limit node silent=() found=() lost=()
     for node in "${allocation[@]}"; do
@@ -238,12 +243,12 @@ find_healthy_nodes() {
         [ ${#silent[@]} != 0 ] || break
     done
     if [ ${#found[@]} = 0 ] && ! echo >>"$log_dir/answers"; then
-        warn no-restart "$log_dir/answers cannot be written: is the disk full? It is not restarted"
+        warn no-restart "cannot write $log_dir/answers: is the disk full? The run is not restarted"
         return 1
     fi
     if [ ${#found[@]} = 0 ] || [[ " ${silent[*]} ${lost[*]} " == *" ${this_node:-/} "* ]]; then
         warn no-restart \
-            "no process can be started on this node ($HOSTNAME): it is not restarted"
+            "no process can be started on this node ($HOSTNAME): the run is not restarted"
         return 1
     fi
     healthy_nodes=()
@@ -254,17 +259,17 @@ find_healthy_nodes() {
     [ ${#silent[@]} = 0 ] ||
         warn node-silent \
             "attempt $attempt: no process started within $limit s on" \
-            "$(join_by ', ' "${silent[@]}"), though the scheduler reports no failure there:" \
-            "left out until the next restart"
+            "$(join_by ', ' "${silent[@]}"), but the scheduler reports no failure there: not used" \
+            "until the next restart"
 }
 
-# retry_limit: that of the second time that a node or the scheduler is asked, in seconds.
+# retry_limit: print the time limit in seconds of the second try of a node or scheduler query.
 retry_limit() {
     awk -v seconds="$SLIPWAY_PROBE_SECONDS" 'BEGIN { print 3 * seconds }'
 }
 
-# run_to_file FILE COMMAND...: run what has a time limit of its own, with its output in FILE. Fails
-# where a signal has ended it.
+# run_to_file FILE COMMAND...: run a command that has its own time limit and write its output to
+# FILE. Fails if a signal arrived meanwhile.
 run_to_file() {
     local before=${time_limit_came:-}
     step_may_run=1
@@ -273,8 +278,9 @@ run_to_file() {
     [ "$cancelled" = 0 ] && [ "${time_limit_came:-}" = "$before" ]
 }
 
-# move_answered_nodes ARRAY: move those of `silent` that logs/N/answers names, on lines NODE
-# [STATE], into ARRAY. Sets node_states of them. A launcher may print other lines, too.
+# move_answered_nodes ARRAY: move the nodes that are listed in logs/N/answers from `silent` to
+# ARRAY. The file's lines are NODE [STATE]; other lines, which a launcher may print, are ignored.
+# Sets node_states of these nodes.
 move_answered_nodes() {
     local -n into=$1
     local node state rest=()
@@ -290,27 +296,30 @@ move_answered_nodes() {
     silent=("${rest[@]}")
 }
 
-# nodes_out_of_service SECONDS NODE...: print those of which the scheduler says, within so long,
-# that no job can use them (down, drained, not responding), as lines NODE STATE. Nothing where there
-# is none to ask.
+# nodes_out_of_service SECONDS NODE...: print those of the nodes that the scheduler reports as
+# unusable (down, drained, not responding), as lines NODE STATE, within this time limit. Prints
+# nothing by default. (slurm.bash and pbs.bash override this default.)
 nodes_out_of_service() {
     :
 }
 
-# probe_nodes SECONDS NODE...: let each print its name, within so long.
+# probe_nodes SECONDS NODE...: print the name of each node on which a process starts within this
+# time limit.
 probe_nodes() {
     nodes=("${@:2}")
     for_each_node apart node_answers "$1"
 }
 
-# node_answers NUMBER SECONDS: let that node print its name.
+# node_answers NUMBER SECONDS: start a process on the node of this number that prints the node's
+# name.
 node_answers() {
     "${launcher}_node" "$1" "$2" echo "${nodes[$1]}"
 }
 
-# choose_nodes: as many of healthy_nodes as are planned, or with SLIPWAY_SHRINK=1 fewer; those first
-# that have failed least. One that failed twice comes last, and with SLIPWAY_SHRINK=1 not at all.
-# Sets chosen_nodes. Fails if too few are left.
+# choose_nodes: choose planned_nodes nodes from healthy_nodes, or fewer with SLIPWAY_SHRINK=1. Nodes
+# with the fewest failures come first. A node that failed twice comes last, and with
+# SLIPWAY_SHRINK=1 it is used only if no other node is healthy. Sets chosen_nodes. Fails, and sets
+# requeue_reason, if too few nodes are healthy.
 choose_nodes() {
     local node times chosen=' ' count=0
     count_failures
@@ -325,9 +334,9 @@ choose_nodes() {
     done
     if ((count == 0 || (count < planned_nodes && !${SLIPWAY_SHRINK:-0}))); then
         warn no-restart \
-            "$count of $(plural "$planned_nodes" node) are left: SLIPWAY_SPARES keeps some" \
-            "ready, and SLIPWAY_SHRINK=1 goes on with fewer"
-        requeue_reason="$count of $(plural "$planned_nodes" node) are left"
+            "$count of $(plural "$planned_nodes" node) remain: SLIPWAY_SPARES reserves spare" \
+            "nodes, and SLIPWAY_SHRINK=1 continues with fewer"
+        requeue_reason="$count of $(plural "$planned_nodes" node) remain"
         return 1
     fi
     chosen_nodes=()
@@ -336,12 +345,12 @@ choose_nodes() {
     done
     ((count == planned_nodes)) ||
         warn fewer-nodes \
-            "goes on with $(plural "$count" node) in place of $planned_nodes: the same samples," \
-            "in other sums, so not bitwise as with all; the next job has all again"
+            "continuing with $(plural "$count" node) instead of $planned_nodes: same samples, but" \
+            "results are no longer bitwise identical; the next job uses all nodes"
 }
 
-# activate_chosen_nodes: sets nodes and what set_nodes sets, spare_nodes, the other healthy ones,
-# and world_size.
+# activate_chosen_nodes: use chosen_nodes for the next launch. Sets spare_nodes, the other healthy
+# nodes; world_size; and what set_nodes sets.
 activate_chosen_nodes() {
     local node
     set_nodes "${chosen_nodes[@]}"
@@ -352,20 +361,20 @@ activate_chosen_nodes() {
     world_size=$((nnodes * ranks_per_node))
 }
 
-# count_failures: of the node that failed, up to 2, in failures; the second time its administrator
-# should look.
+# count_failures: count the failure of the node in `failed`, up to 2 per node, in failures. Warns at
+# the second failure, so that an administrator checks the node.
 count_failures() {
     [[ -n $failed && " ${healthy_nodes[*]} " == *" $failed "* ]] || return 0
     failures[$failed]=$((${failures[$failed]:-0} + 1))
     ((failures[$failed] > 1)) || return 0
     failures[$failed]=2
     warn node-suspect \
-        "a process on $failed was killed for the second time: its administrator should look at it"
+        "a process on $failed was killed for the second time: have an administrator check the node"
     notify exclude "$last_note"
 }
 
-# find_failed_node: of a launch whose messages are on standard input: the one whose process was
-# killed by a signal first, as torchrun or srun say it. Fails where they do not.
+# find_failed_node: print the node whose process was killed by a signal first. Reads the messages of
+# torchrun or srun from standard input. Fails if they report none.
 find_failed_node() {
     awk '
         $1 == "host" && $2 == ":" { host = $3 }
@@ -380,8 +389,8 @@ find_failed_node() {
     '
 }
 
-# replace_lost_nodes: a step on each node has failed, before the launch: go on without the nodes
-# that start no process, if there are such, and others to take their place. Fails if not.
+# replace_lost_nodes: after a step failed before the launch, continue without the nodes that start
+# no process and with others instead. Fails if all nodes respond or too few remain.
 replace_lost_nodes() {
     local known=${#lost_nodes[@]} used=("${nodes[@]}" "${spare_nodes[@]}")
     [ "${SLIPWAY_SPARES:-0}${SLIPWAY_SHRINK:-0}" != 00 ] || return 1
@@ -400,55 +409,57 @@ replace_lost_nodes() {
     start_scratch_watch
 }
 
-# start_next_attempt: begin it, on chosen_nodes, with a number, a port and a plan of its own.
+# start_next_attempt: begin the next attempt on chosen_nodes, with its own number, port and plan.
 start_next_attempt() {
     restarts=$((restarts + 1))
-    report_usage || : # of the last one, with its nodes
+    report_usage || : # of the last attempt, before its nodes are replaced
     held_since=$SECONDS
     activate_chosen_nodes
     begin_attempt $((attempt + 1))
     warn restarted \
-        "restart $restarts of at most $SLIPWAY_MAX_RESTARTS: attempt $attempt from step" \
+        "restart $restarts of at most $SLIPWAY_MAX_RESTARTS: attempt $attempt resumes from step" \
         "$(resumable_step), on $(join_by ', ' "${nodes[@]:0:8}")${nodes[8]:+, ...}"
     notify restart "$last_note"
     export_plan
-    master_is_found='' # open_rendezvous looks for it
-    # Ranks that live on behind a cut network must not find the new ones.
+    master_is_found='' # open_rendezvous finds it again
+    # Old ranks that a network failure has separated must not connect to the new ones.
     [ -z "${MASTER_PORT:-}" ] || first_port=$((MASTER_PORT + 1))
 }
 
-# start_guard: where a scheduler leaves a job running whose first node has died.
+# start_guard: start a guard if the scheduler keeps a job running whose first node has died. Does
+# nothing by default. (slurm.bash overrides this default.)
 start_guard() {
     :
 }
 
-# stop_guard: what that has started.
+# stop_guard: stop the guard. Does nothing by default. (slurm.bash overrides this default.)
 stop_guard() {
     :
 }
 
-# cancel_leftover_steps: those that may be left, where the scheduler knows them, of a launch whose
-# launcher was killed.
+# cancel_leftover_steps: end the job steps that a killed launcher has left, if the scheduler can do
+# that. Does nothing by default. (slurm.bash overrides this default.)
 cancel_leftover_steps() {
     :
 }
 
-# terminate_leftover_ranks: the processes on healthy_nodes, where the launcher leaves some.
+# terminate_leftover_ranks: end the processes that the launcher has left on healthy_nodes. Does
+# nothing by default. (mpirun.bash and ssh.bash override this default.)
 terminate_leftover_ranks() {
     :
 }
 
-# terminate_earlier_ranks: those of an earlier attempt of this run in this very job. A scheduler
-# that puts a job back into the queue ends on its nodes what it has started itself, and not what a
-# remote shell has; and ranks whose first node went without a word wait for it.
+# terminate_earlier_ranks: end the ranks of an earlier attempt of this run in this same job. A
+# scheduler that requeues a job ends only the processes that it has started itself, not those of a
+# remote shell, and ranks wait for a first node that vanished. (slurm.bash overrides this default.)
 terminate_earlier_ranks() {
     local its_scheduler its_job its_cluster its_host its_process
     read_attempt_owner $((attempt - 1))
     ! is_own_job || terminate_ranks "$job_id.$run_mark.*"
 }
 
-# terminate_ranks LAUNCH [SECONDS]: on healthy_nodes, of the launches that have this name; * stands
-# for anything. They have so many seconds to end before they are killed.
+# terminate_ranks LAUNCH [SECONDS]: end the ranks of these launches on healthy_nodes. LAUNCH is a
+# launch_id, in which * matches anything. The ranks have SECONDS (0) to end before they are killed.
 terminate_ranks() {
     step_may_run=1
     {
@@ -456,11 +467,11 @@ terminate_ranks() {
         for_each_node apart terminate_ranks_on_node "$1" "${2:-0}"
     } >/dev/null 2>&1 &
     wait_limited $! ||
-        warn old-ranks "ranks of an earlier attempt may live on: not every node could be" \
-        "asked to end them"
+        warn old-ranks "ranks of an earlier attempt may still run: ending them failed on at" \
+        "least one node"
 }
 
-# terminate_ranks_on_node NUMBER LAUNCH [SECONDS]: the same, on the node of that number.
+# terminate_ranks_on_node NUMBER LAUNCH [SECONDS]: do the same on the node of this number.
 terminate_ranks_on_node() {
     "${launcher}_node" "$1" $((20 + ${3:-0})) sh "$lib/end_ranks.sh" "$2" "${3:-0}"
 }

@@ -1,28 +1,28 @@
 # shellcheck shell=bash
-# The run folder: attempts, and what is kept there so that the run can be continued whatever happens
-# to the clone.
+# The run folder: its attempts, the check that no other job uses it, and the copies of script,
+# library and configuration with which the run can be continued even if the clone changes.
 
-readonly LIBRARY_MARK=.slipway-library # of the copy in a run folder
-cluster='' # of this job; empty where the scheduler has one only
+readonly LIBRARY_MARK=.slipway-library # file that marks the copy in a run folder
+cluster='' # this job's cluster; empty if the scheduler has only one
 
 # open_run_folder [MODE]: make the run folder with this mode (700), and in it logs/N for this
-# attempt. Sets RUN_DIR, attempt, log_dir and the umask, by which nobody else may write what is
-# made; with mode 750 exports TRAINER_UMASK, for ranks on other nodes. Fails if the folder cannot be
-# written or belongs to somebody else, if others can write what is run from it, or if several nodes
+# attempt. Sets RUN_DIR, attempt, log_dir, and a umask that lets no other user write new files. With
+# mode 750 exports TRAINER_UMASK, for ranks on other nodes. Fails if the folder cannot be written or
+# belongs to another user, if others can write files from which code is run, or if several nodes
 # would each train in it.
 open_run_folder() {
     local mode=${1:-700}
     [ "$BACKEND" != single ] || ((nnodes == 1)) ||
         die too-many-nodes \
-            "this script trains in one process, and the job has $nnodes nodes: ask for one;" \
-            "\`jobgen render ddp --site SITE\` writes a script for several"
+            "this script trains in one process, but the job has $nnodes nodes: request one, or" \
+            "use a script for several nodes, written by \`jobgen render ddp --site SITE\`"
     RUN_DIR=$(realpath --canonicalize-missing -- "$run_dir")
     umask go-w
     (
         [ "$mode" != 750 ] || umask g=rx
         mkdir --parents -- "$(dirname -- "$RUN_DIR")"
-    ) || die cannot-write "cannot write $RUN_DIR: set SLIPWAY_OUTPUT"
-    if [ "$mode" = 750 ]; then # the site lets the group read it, and write nothing
+    ) || die cannot-write "cannot write $RUN_DIR: set SLIPWAY_OUTPUT to a writable folder"
+    if [ "$mode" = 750 ]; then # the site allows the group to read the folder, not to write
         umask 027
         export_to_ranks TRAINER_UMASK=027
     fi
@@ -30,13 +30,14 @@ open_run_folder() {
         die cannot-write \
             "cannot write $RUN_DIR: set SLIPWAY_OUTPUT to a folder on a disk that all nodes share"
     [ -O "$RUN_DIR" ] && [ -w "$RUN_DIR" ] ||
-        die not-your-folder "$RUN_DIR is not yours to write: set SLIPWAY_RUN_DIR"
+        die not-your-folder \
+            "$RUN_DIR belongs to another user or is not writable: set SLIPWAY_RUN_DIR"
     require_private_folder
     if [ -e "$RUN_DIR/job.sh" ] && ! [ "$script_file" -ef "$RUN_DIR/job.sh" ]; then
         die folder-holds-run \
-            "$RUN_DIR holds a run, and nothing says that this job began it: submit" \
-            "$RUN_DIR/job.sh to continue it," \
-            "or set SLIPWAY_OUTPUT to another folder"
+            "$RUN_DIR contains a run, and this script is not its job.sh: to continue it, submit" \
+            "$RUN_DIR/job.sh; to begin another run," \
+            "set SLIPWAY_OUTPUT to another folder"
     fi
     refuse_foreign_folder
     mkdir --parents -- "$RUN_DIR/logs" ||
@@ -44,11 +45,12 @@ open_run_folder() {
     attempt=$(($(last_attempt) + 1))
     [ "$attempt" != 1 ] || [ -z "${restarted:-}" ] || [ -n "${interactive:-}" ] ||
         warn run-folder-moved \
-            "this job was started before, and no attempt of a run is in $RUN_DIR: this one begins" \
-            "at step 0. If the folder was moved, cancel the job, and submit the job.sh in it"
+            "this job was started before, but $RUN_DIR contains no attempt: training begins at" \
+            "step 0. If the folder was moved, cancel the job and submit the job.sh in it"
     refuse_concurrent_run
     begin_attempt "$attempt"
-    # An attempt that began at the same time has recorded that by now; the later number ends.
+    # Check again: an attempt that began at the same time has recorded itself by now. The attempt
+    # with the higher number fails.
     refuse_concurrent_run
     trap clean_up_job EXIT
     catch_signals
@@ -59,9 +61,8 @@ open_run_folder() {
     log_settings
 }
 
-# require_private_folder: fails if others could have changed what is run from RUN_DIR, or can
-# exchange it, or could write what is made there. Where it is still empty, as made by hand under
-# umask 002, it is closed to them.
+# require_private_folder: fail if others can write or replace the run folder or what is run from it.
+# An empty folder that others can write, as made under umask 002, is closed by chmod instead.
 require_private_folder() {
     local path mode parts=("$RUN_DIR")
     ! is_trusted "$RUN_DIR" || return 0
@@ -69,7 +70,7 @@ require_private_folder() {
     if [[ $mode == ?????w* || $mode == ????????w* ]] &&
         [ -z "$(ls --almost-all -- "$RUN_DIR")" ]; then
         chmod go-w -- "$RUN_DIR"
-        log "others could write $RUN_DIR, and nothing was in it: chmod go-w"
+        log "others could write $RUN_DIR, which was empty: changed its mode by chmod go-w"
     fi
     for path in "$RUN_DIR"/{job.sh,input.toml,lib,lib/*}; do
         [ ! -e "$path" ] || parts+=("$path")
@@ -79,9 +80,9 @@ require_private_folder() {
     refuse_shared_files
 }
 
-# refuse_shared_files: fails if others can write what has been written in RUN_DIR, or will be: an
-# ACL that new files inherit makes them so, whatever the umask. Where nobody else can enter RUN_DIR,
-# that is all the same. What shows it is the mode of a new file, as `ls` shows no such ACL.
+# refuse_shared_files: fail if others can write the log folders or new files in RUN_DIR. An ACL that
+# new files inherit can allow that whatever the umask is. `ls` does not show such an ACL, so this
+# function checks the mode of a new file. Skips the check if no other user can enter RUN_DIR.
 refuse_shared_files() {
     local new=$RUN_DIR/.new.$HOSTNAME.$$ shared='' path logs=()
     [[ $(stat --format=%A -- "$RUN_DIR") != ??????[-S]??[-T] ]] || return 0
@@ -94,16 +95,16 @@ refuse_shared_files() {
     rm -f -- "$new"
     [ -z "$shared" ] ||
         die writable-by-others \
-            "others could write what is made in $RUN_DIR, by an ACL that new files inherit:" \
+            "others could write new files in $RUN_DIR, because of an ACL that they inherit:" \
             "chmod 700 ${RUN_DIR@Q}, or setfacl --remove-default there, or set SLIPWAY_OUTPUT to" \
             "another folder"
 }
 
-# refuse_shared_above PATH: fails if others may put something else in the place of a folder on the
-# way to what PATH leads to: where everybody may write above it, without the sticky bit, and may
-# come there. Warns once where the group may, in a folder of the user's: of a project it is the
-# user's team. In the folder of somebody else nobody but its owner can change that, and what a
-# member puts there does not belong to the user.
+# refuse_shared_above PATH: fail if others can replace a folder on the way to PATH. That is the case
+# if everybody can write a folder above it that has no sticky bit and that others can enter. Warns
+# once if the group can write such a folder of the user's: in a project folder the group is the
+# user's team. A group-writable folder of another user is accepted: only its owner can change that,
+# and what a member puts there does not belong to this user.
 refuse_shared_above() {
     local above folder mode group open='' shared=''
     ! is_trusted "$1" || return 0
@@ -113,7 +114,7 @@ refuse_shared_above() {
         folder=${above:-/}
         read -r mode _ _ group _ <<<"$(ls --directory --numeric-uid-gid -- "$folder")"
         if [ -O "$folder" ] && [[ $mode == ??????[-S]??[-T]* ]]; then
-            open='' shared='' # closed to others
+            open='' shared='' # others cannot enter this folder
         elif [[ $mode == ?????????[tT]* ]]; then
             continue
         elif [[ $mode == ????????w* ]]; then
@@ -124,23 +125,24 @@ refuse_shared_above() {
     done
     [ -z "$open" ] ||
         die writable-by-others \
-            "others can write $open, and so exchange $1, from which code is run: chmod o-w" \
+            "others can write $open and so replace $1, from which code is run: chmod o-w" \
             "${open@Q}, or, on a disk with one mode for all files, set SLIPWAY_TRUSTED_FOLDER"
     [ -z "$shared" ] || [ "$shared" = "${shared_above:-}" ] ||
         warn writable-by-others \
-            "the group of $shared can exchange what is in it, such as $1, from which code is run:" \
-            "chmod g-w ${shared@Q} unless you trust all its members"
+            "the group of $shared can replace its files, such as $1, from which code is run:" \
+            "chmod g-w ${shared@Q} unless you trust all members"
     shared_above=$shared
 }
 
-# change_mode MODE PATH...: fails if that cannot be done where modes are looked at.
+# change_mode MODE PATH...: run chmod recursively. Fails if chmod does, unless the first PATH is in
+# SLIPWAY_TRUSTED_FOLDER, where modes are not checked.
 change_mode() {
     chmod --recursive "$1" -- "${@:2}" || is_trusted "$2"
 }
 
-# begin_attempt NUMBER: make its folder, with that number or a later one, and in it `job`, the job
-# and its cluster, and `process`, this script; both are there as soon as the folder is. Sets attempt
-# and log_dir.
+# begin_attempt NUMBER: make the attempt's folder, with this number or the next free one. It
+# contains `job`, the job and its cluster, and `process`, this script's process; both exist as soon
+# as the folder does. Sets attempt and log_dir.
 begin_attempt() {
     local new=$RUN_DIR/logs/.new.$HOSTNAME.$$
     attempt=$1
@@ -158,23 +160,25 @@ begin_attempt() {
     log_dir=$RUN_DIR/logs/$attempt
 }
 
-# process_of PID: print its number and when it began, in ticks since the machine did; nothing where
-# there is none, or where it has ended and is waited for.
+# process_of PID: print the process number and its start time, in clock ticks since the machine
+# started. Prints nothing if there is no such process or it is a zombie.
 process_of() {
     local line='' fields
     { read -r -d '' line <"/proc/$1/stat"; } 2>/dev/null || :
-    read -r -a fields <<<"${line##*) }" # behind the name, which may have blanks
+    read -r -a fields <<<"${line##*) }" # after the name, which may contain blanks
     [[ ${fields[0]:-Z} == [ZX] ]] || echo "$1 ${fields[19]}"
 }
 
-# log_guard_kill NUMBER: say it if that attempt was ended by guard.sh, whose log is not the job's.
+# log_guard_kill NUMBER: warn if guard.sh ended that attempt. Its log is separate from the job's
+# log.
 log_guard_kill() {
     local log=$RUN_DIR/logs/$1/guard.log
     [ ! -s "$log" ] || warn node-lost "$(head --lines=1 -- "$log")"
 }
 
-# refuse_foreign_folder: fails if RUN_DIR holds something, and nothing that a run has left: what is
-# there would be overwritten. Also if a run is there, and what this job is to replace is not of it.
+# refuse_foreign_folder: fail if RUN_DIR contains files that do not come from a run, as they could
+# be overwritten. In the folder of a run, fail only if a file that this job replaces does not come
+# from a run.
 refuse_foreign_folder() {
     local other
     [ ! -e "$RUN_DIR/job.sh" ] || return 0
@@ -182,12 +186,13 @@ refuse_foreign_folder() {
         [ -e "$other" ] && [ "$other" != "$RUN_DIR/logs" ] || continue
         ! holds_run || is_foreign_file "$other" || continue
         die folder-holds-other-files \
-            "$RUN_DIR holds ${other##*/}, which is of no run: set SLIPWAY_RUN_DIR to a new folder"
+            "$RUN_DIR contains ${other##*/}, which no run has written: set SLIPWAY_RUN_DIR to a" \
+            "new folder"
     done
 }
 
-# is_foreign_file PATH: whether it has the name of what this job writes, and no attempt has written
-# it.
+# is_foreign_file PATH: return 0 if PATH has the name of a file that this job writes, but no attempt
+# has written it.
 is_foreign_file() {
     case ${1##*/} in
         lib) ! is_saved_library "$1" ;;
@@ -196,8 +201,8 @@ is_foreign_file() {
     esac
 }
 
-# holds_run: whether a job, or a trainer by itself, has left in RUN_DIR what each of them writes: by
-# its content, since a file of the user's may have the same name.
+# holds_run: return 0 if RUN_DIR contains files that a job, or a trainer started without one,
+# writes. Checks their content, because a user's file may have the same name.
 holds_run() {
     local file
     first_line_has "$RUN_DIR/run.json" '"started": .*"world_size": ' && return
@@ -208,7 +213,7 @@ holds_run() {
     return 1
 }
 
-# first_line_has FILE PATTERN: whether it is a file, and its first line matches.
+# first_line_has FILE PATTERN: return 0 if FILE is a file and its first line matches PATTERN.
 first_line_has() {
     local line=''
     [ -f "$1" ] || return
@@ -216,16 +221,16 @@ first_line_has() {
     [[ $line =~ $2 ]]
 }
 
-# is_saved_library FOLDER: whether save_library has made it.
+# is_saved_library FOLDER: return 0 if save_library has made the folder.
 is_saved_library() {
     [ ! -L "$1" ] && [ -f "$1/$LIBRARY_MARK" ]
 }
 
-# refuse_concurrent_run: fails if what has begun an earlier attempt still runs: two trainings would
-# write into one folder. It waits for the end of a job that has trained (the next rung of a sweep
-# may begin while it cleans up), or that this one continues (it may depend on no job of an array),
-# for at most 2 minutes. Fails, too, where nobody here can know. Where the scheduler does not
-# answer, it warns, and the trainer's own lock has to do.
+# refuse_concurrent_run: fail if the job or process of an earlier attempt still runs, because two
+# trainings would write to one folder. Waits up to 2 minutes for the end of a job that has trained
+# (the next rung of a sweep may begin while it cleans up) or that this one continues (PBS does not
+# let a job depend on an array task). Also fails if it is impossible to find out. If the scheduler
+# does not answer, warns and relies on the trainer's lock.
 refuse_concurrent_run() {
     local folder number code runs words limit numbers=() seen=$'\n' silent='' unknown=()
     local its_scheduler its_job its_cluster its_host its_process
@@ -233,9 +238,10 @@ refuse_concurrent_run() {
         number=${folder%/}
         number=${number##*/}
         [[ $number =~ ^[1-9][0-9]{0,8}$ ]] && ((number < attempt)) || continue
-        numbers[number]=$number # in this order
+        numbers[number]=$number # sorted by number
     done
-    # The newest first: of the attempts of one script, that one says whether it has trained.
+    # The newest attempt first: of all attempts of one script, it shows whether the script has
+    # trained.
     while ((${#numbers[@]} > 0)); do
         number=${numbers[-1]}
         unset -v 'numbers[-1]'
@@ -252,7 +258,8 @@ refuse_concurrent_run() {
         while true; do
             code=0
             attempt_has_ended "$number" || code=$?
-            [[ $code$runs != [23]1 ]] || code=1 silent='' # it ran when the scheduler last answered
+            # Unknown now, but it ran when the scheduler last answered: it counts as running.
+            [[ $code$runs != [23]1 ]] || code=1 silent=''
             [ "$code" = 1 ] || break
             runs=1
             ((SECONDS < limit)) || refuse_running_attempt "$number"
@@ -261,25 +268,25 @@ refuse_concurrent_run() {
         [ "$code" != 2 ] || unknown+=("$its_job")
         [ "$code" != 3 ] || refuse_unverifiable_attempt "$number"
     done
-    [ ${#unknown[@]} = 0 ] || [ -n "${log_dir:-}" ] || # it has been said
+    [ ${#unknown[@]} = 0 ] || [ -n "${log_dir:-}" ] || # log_dir is set: the warning was logged
         warn folder-in-use \
-            "the scheduler does not answer, so whether job $(join_by ', ' "${unknown[@]}") still" \
-            "runs in $RUN_DIR is unknown: if it does, stop one of the two"
+            "the scheduler does not answer: job $(join_by ', ' "${unknown[@]}") may still run in" \
+            "$RUN_DIR. If it does, stop one of the two jobs"
 }
 
-# refuse_unverifiable_attempt NUMBER: fails, as what has begun that attempt may run where nobody
-# here sees it.
+# refuse_unverifiable_attempt NUMBER: fail because that attempt may still run on a machine or
+# cluster that this job cannot query.
 refuse_unverifiable_attempt() {
     read_attempt_owner "$1"
     [ -z "${log_dir:-}" ] || rm -rf -- "${log_dir:?}"
     die folder-in-use \
-        "job $its_job${its_cluster:+ of $its_cluster} has begun attempt $1 in $RUN_DIR, on" \
-        "${its_host:-a node}, and may still run: it has noted no end, and nobody here can tell." \
-        "Stop it; or, if it has ended: echo ended >>${RUN_DIR@Q}/logs/$1/process"
+        "job $its_job${its_cluster:+ of $its_cluster} began attempt $1 in $RUN_DIR on" \
+        "${its_host:-a node} and may still run: it has recorded no end, and this job cannot query" \
+        "it. Stop it; or, if it has ended: echo ended >>${RUN_DIR@Q}/logs/$1/process"
 }
 
-# refuse_running_attempt NUMBER: fails, as that attempt runs. The number of this one, if any, is
-# free again.
+# refuse_running_attempt NUMBER: fail because that attempt still runs. Removes this attempt's
+# folder, which frees its number.
 refuse_running_attempt() {
     local left
     read_attempt_owner "$1"
@@ -287,40 +294,42 @@ refuse_running_attempt() {
     [ -z "${log_dir:-}" ] || rm -rf -- "${log_dir:?}"
     die folder-in-use \
         "job $its_job runs in $RUN_DIR: wait for its end, or stop it" \
-        ${left:+"(on $HOSTNAME its processes $left)"}
+        ${left:+"(its processes on $HOSTNAME: $left)"}
 }
 
-# read_attempt_owner NUMBER: sets its_scheduler, its_job, its_cluster, its_host and its_process, of
-# what has begun that attempt, as begin_attempt has noted it; empty where nothing is noted.
+# read_attempt_owner NUMBER: read which job and process began that attempt, as begin_attempt has
+# recorded it. Sets its_scheduler, its_job, its_cluster, its_host and its_process; each is empty if
+# not recorded.
 read_attempt_owner() {
     its_scheduler='' its_job='' its_cluster='' its_host='' its_process=''
     read -r its_scheduler its_job its_cluster 2>/dev/null <"$RUN_DIR/logs/$1/job" || :
     read -r its_host its_process 2>/dev/null <"$RUN_DIR/logs/$1/process" || :
 }
 
-# is_own_job: whether what read_attempt_owner has set is this very job.
+# is_own_job: return 0 if read_attempt_owner has found this same job.
 is_own_job() {
     [ "$its_job" = "$job_id" ] && ! is_foreign_job
 }
 
-# is_foreign_job: whether it is of another scheduler, or has noted another cluster than this job's.
+# is_foreign_job: return 0 if read_attempt_owner has found a job of another scheduler or cluster.
 is_foreign_job() {
     [ "$its_scheduler" != "$scheduler" ] ||
         { [ -n "$its_cluster" ] && [ -n "$cluster" ] && [ "$its_cluster" != "$cluster" ]; }
 }
 
-# foreign_job_has_ended JOB CLUSTER: of this scheduler, but of another cluster of that; 2: no
-# answer, as where none can be asked for.
+# foreign_job_has_ended JOB CLUSTER: return 0 if a job on another cluster of this scheduler has
+# ended, 1 if it runs, 2 if unknown. Returns 2 by default. (slurm.bash overrides this default.)
 foreign_job_has_ended() {
     return 2
 }
 
-# attempt_has_ended NUMBER: whether what has begun it runs no more, or is this very script; 2: the
-# scheduler does not answer (sets `silent`, and asks it no more); 3: it was on another machine or
-# cluster, of which nobody here knows. Of another job the scheduler is asked; where it cannot tell,
-# what the job has noted itself counts. A job's own earlier run is over where the scheduler has put
-# it back; but in one allocation somebody may start several scripts, which their processes tell
-# apart.
+# attempt_has_ended NUMBER: return 0 if the script of that attempt has ended or is this very script.
+# Returns 1 if it runs; 2 if the scheduler does not answer (sets `silent`, and does not query it
+# again); 3 if it ran on a machine or cluster that cannot be queried.
+#
+# For another job, the scheduler decides, and if it does not answer, the end that the job has
+# recorded. For this same job, an earlier start is over if the scheduler has requeued the job. In an
+# interactive allocation, a user may start several scripts, which their processes distinguish.
 attempt_has_ended() {
     local its_scheduler its_job its_cluster its_host its_process code=0
     read_attempt_owner "$1"
@@ -347,8 +356,8 @@ attempt_has_ended() {
     fi
 }
 
-# has_recorded_end NUMBER: whether what has begun it has noted its own end (record_script_end), or
-# somebody for it; or its ranks have, by a verdict, unless they are started again after it
+# has_recorded_end NUMBER: return 0 if that attempt's end is recorded: by its script
+# (record_script_end), by a user, or by a verdict of its ranks after which they are not restarted
 # (attempt_has_died).
 has_recorded_end() {
     local state='' step='' reason='' code=''
@@ -363,27 +372,29 @@ has_recorded_end() {
     esac
 }
 
-# record_script_end CODE: that this script has ended with CODE, for who asks has_recorded_end.
+# record_script_end CODE: record that this script has ended with CODE, for has_recorded_end.
 record_script_end() {
     [ -f "${log_dir:-}/process" ] || return 0
     echo "ended $1" 2>/dev/null >>"$log_dir/process"
 }
 
-# scheduler_ends_job: whether a scheduler ends all processes of this job before it starts it again.
+# scheduler_ends_job: return 0 if the scheduler ends all processes of this job before it starts the
+# job again.
 scheduler_ends_job() {
     [ ${#SCHEDULER_COMMANDS[@]} != 0 ] && [ -z "${interactive:-}" ]
 }
 
-# processes_left NUMBER: print those on this node of a launch of that attempt's script that goes on,
-# as its exit code is not there, though the script may have been killed. Reads what
-# read_attempt_owner sets. A job's own are ended by terminate_earlier_ranks.
+# processes_left NUMBER: print the processes on this node of a launch of that attempt that has no
+# exit code yet, although its script may have been killed. Reads what read_attempt_owner sets.
+# Prints nothing if the scheduler ends a job's processes: terminate_earlier_ranks handles this job's
+# own.
 processes_left() {
     [ ! -e "$RUN_DIR/logs/$1/code" ] && [ -n "$its_process" ] && [ "$its_host" = "$HOSTNAME" ] &&
         ! scheduler_ends_job || return 0
     sh "$lib/find_ranks.sh" "$its_job.*.${its_process% *}.*" || :
 }
 
-# The number of the last attempt, by its folder or its verdict; 0 if there was none.
+# last_attempt: print the number of the last attempt that has a folder or a verdict, or 0.
 last_attempt() {
     local left number last=0
     for left in "$RUN_DIR"/logs/*/ "$RUN_DIR"/verdict.*; do
@@ -395,21 +406,21 @@ last_attempt() {
     echo "$last"
 }
 
-# Copy the library to RUN_DIR/lib, where later attempts, and the nodes, find it. A mark in it says
-# that it is ours, to replace. Sets lib.
+# save_library: copy the library to RUN_DIR/lib, where later attempts and all nodes find it. A mark
+# file in the copy shows that it may be replaced. Sets lib.
 save_library() {
     local temporary=$RUN_DIR/.lib.$attempt
-    if [ ! -e "$RUN_DIR/job.sh" ]; then # no earlier attempt came as far as to be continued
-        # Python would make __pycache__ under the umask of a remote shell.
+    if [ ! -e "$RUN_DIR/job.sh" ]; then # no earlier attempt has got as far as save_job_script
+        # Make __pycache__ here: Python would make it with the umask of a remote shell.
         copy_library "$temporary" && mkdir -- "$temporary/__pycache__" &&
             : >"$temporary/$LIBRARY_MARK" && change_mode go-w "$temporary" ||
                 die cannot-write "cannot write $RUN_DIR/lib: is the disk full?"
-        # Another job that begins here with the same library goes on using the one that is there.
+        # Keep an identical copy: another job that begins in this folder may be using it.
         if is_saved_library "$RUN_DIR/lib" &&
             ! diff --recursive --brief -- "$temporary" "$RUN_DIR/lib" >/dev/null 2>&1; then
             rm -rf -- "${RUN_DIR:?}/lib" 2>/dev/null || :
         fi
-        # Two jobs in one folder may both come here: the second finds the first one's.
+        # Two jobs in one folder may both get here: the second one uses the copy of the first.
         mv --no-target-directory -- "$temporary" "$RUN_DIR/lib" 2>/dev/null ||
             rm -rf -- "$temporary"
         is_saved_library "$RUN_DIR/lib" && [ -r "$RUN_DIR/lib/free_port.py" ] ||
@@ -418,17 +429,17 @@ save_library() {
     lib=$RUN_DIR/lib
 }
 
-# copy_library FOLDER: into a new one. A script with the library inside (jobgen render --standalone)
-# has its own.
+# copy_library FOLDER: copy the library to a new folder. A script made by `jobgen render
+# --standalone` defines its own function, as it contains the library.
 copy_library() {
     mkdir -- "$1" &&
         cp --recursive --no-preserve=mode -- "$lib/." "$1" &&
-        rm -rf -- "$1/__pycache__" # Python may have left one in the clone
+        rm -rf -- "$1/__pycache__" # Python may have made one in the clone
 }
 
-# save_job_script ARGUMENT...: write RUN_DIR/job.sh, this script with the settings and arguments
-# that it was given, and nothing that follows from the allocation. `sbatch RUN_DIR/job.sh` continues
-# the run. The configuration is copied beside it.
+# save_job_script ARGUMENT...: write RUN_DIR/job.sh: this script with its settings and arguments,
+# but with nothing that depends on the allocation. `sbatch RUN_DIR/job.sh` continues the run. The
+# configuration is copied to RUN_DIR/input.toml.
 save_job_script() {
     local kept=$RUN_DIR/.job.sh.$attempt
     if [ -z "${SLIPWAY_SCRIPT:-}" ] && [ -n "${SLIPWAY_CONFIG:-}" ] &&
@@ -450,11 +461,11 @@ save_job_script() {
     mv --force -- "$kept" "$RUN_DIR/job.sh"
 }
 
-# saved_lines ARGUMENT...: what job.sh holds more than the script.
+# saved_lines ARGUMENT...: print the lines that job.sh has in addition to the script.
 # shellcheck disable=SC2016 # the lines are for the shell that runs job.sh
 saved_lines() {
     local name
-    echo "# Kept settings (of job $job_id): what is set now wins, but not in that job itself."
+    echo "# Kept settings (of job $job_id): settings in the environment win, except in that job."
     printf 'kept_run_dir=%q\n' "$RUN_DIR"
     cat <<'END'
 if [ -O "$kept_run_dir/job.sh" ]; then
@@ -462,24 +473,25 @@ if [ -O "$kept_run_dir/job.sh" ]; then
     for path in "$0" "${command%"${*:+ $*}"}" ${SLIPWAY_RUN_DIR:+"$SLIPWAY_RUN_DIR/job.sh"}; do
         [ "${path##*/}" = job.sh ] && [ -e "$path" ] || continue
         [ "$path" -ef "$kept_run_dir/job.sh" ] && continue
-        echo "$script_name: error[run-folder-moved]: $path is not $kept_run_dir/job.sh, the run" \
-            "that this script continues: submit that, or move its folder away first" >&2 || :
+        echo "$script_name: error[run-folder-moved]: this script continues the run in" \
+            "$kept_run_dir, but $path is another job.sh: submit $kept_run_dir/job.sh, or move" \
+            "that folder away first" >&2 || :
         exit 78
     done
     if [ "$scheduler${slurm_record:-}${SLIPWAY_RUN_DIR:-}${restarted:-}" = slurm ] &&
         [ "${0##*/}" != job.sh ]; then
-        echo "$script_name: error[scheduler-silent]: Slurm does not say which job.sh this is; to" \
-            "continue $kept_run_dir, submit it with SLIPWAY_RUN_DIR=${kept_run_dir@Q}" >&2 || :
+        echo "$script_name: error[scheduler-silent]: Slurm does not report which job.sh this is;" \
+            "to continue $kept_run_dir, submit it with SLIPWAY_RUN_DIR=${kept_run_dir@Q}" >&2 || :
         exit 78
     fi
-    SLIPWAY_RUN_DIR=$kept_run_dir # whatever is set: this script continues this run
+    SLIPWAY_RUN_DIR=$kept_run_dir # ignores the environment: this script continues this run
 elif [ -z "${SLIPWAY_RUN_DIR:-}" ] || ! [ -O "$SLIPWAY_RUN_DIR/job.sh" ]; then
-    echo "$script_name: error[run-folder-moved]: no job.sh in $kept_run_dir: set" \
-        "SLIPWAY_RUN_DIR to where it is now" >&2 || :
+    echo "$script_name: error[run-folder-moved]: $kept_run_dir contains no job.sh: set" \
+        "SLIPWAY_RUN_DIR to the run folder's new path" >&2 || :
     exit 78
 fi
 END
-    declare -f refuse_shared is_private is_trusted # of this library, not of the script
+    declare -f refuse_shared is_private is_trusted # the library's functions, not the script's
     [ -z "${SLIPWAY_TRUSTED_FOLDER:-}" ] ||
         printf '[ -n "${SLIPWAY_TRUSTED_FOLDER:-}" ] || SLIPWAY_TRUSTED_FOLDER=%q\n' \
             "$SLIPWAY_TRUSTED_FOLDER"
@@ -497,7 +509,7 @@ restore_setting() { # NAME VALUE
 }
 END
     while IFS= read -r name; do
-        if [ "${!name}" = "$RUN_DIR/input.toml" ]; then # wherever the folder is then
+        if [ "${!name}" = "$RUN_DIR/input.toml" ]; then # stays valid if the folder is moved
             printf 'restore_setting %s "$SLIPWAY_RUN_DIR/input.toml"\n' "$name"
         else
             printf 'restore_setting %s %q\n' "$name" "${!name}"
@@ -507,8 +519,8 @@ END
     echo '# Kept settings end.'
 }
 
-# The names of the settings that somebody has set, now (they are exported then) or for an earlier
-# attempt, and of those whose defaults depend on the folder of submission.
+# settings_to_save: print the names of the settings that a user has set, now (they are exported) or
+# for an earlier attempt, and of the settings whose defaults depend on the submission folder.
 settings_to_save() {
     local name
     for name in "${SETTINGS[@]}"; do
@@ -522,7 +534,8 @@ settings_to_save() {
     done
 }
 
-# is_exported NAME: whether somebody has set it, as scripts do not export their defaults.
+# is_exported NAME: return 0 if the environment has set the variable; scripts do not export their
+# defaults.
 is_exported() {
     [[ $(declare -p "$1" 2>/dev/null) =~ ^declare\ -[A-Za-z]*x ]]
 }

@@ -1,32 +1,31 @@
 # shellcheck shell=bash
-# A session at the terminal, on one node, in what jobs run in: scripts of `jobgen shell`.
+# `jobgen shell`: an interactive session on one node, in the environment of a job.
 
-# Whether somebody types; what makes a container asks.
+# 1 if standard input is a terminal. The container runtimes' files read it.
 terminal=''
 [ ! -t 0 ] || terminal=1
 
-# open_output_folder: what stands in the place of a run folder: the folder of all of them, for the
-# container to see.
+# open_output_folder: make SLIPWAY_OUTPUT, the folder of all runs, which the container mounts
+# instead of a run folder.
 open_output_folder() {
     mkdir --parents -- "$SLIPWAY_OUTPUT" ||
         die cannot-write \
             "cannot write $SLIPWAY_OUTPUT: set SLIPWAY_OUTPUT to a folder on a disk of all nodes"
 }
 
-# copy_library_to_scratch: the part of the library that is run by path, on the node's own disk. Sets
-# lib.
+# copy_library_to_scratch: copy the library to the node's local disk, so that its files can be run
+# by path. Sets lib.
 copy_library_to_scratch() {
     copy_library "$scratch/lib" || die cannot-write "cannot write $scratch: is the disk full?"
     lib=$scratch/lib
 }
 
-# run_command [COMMAND ARGUMENT...]: run the command, or an interactive Bash without one, and end
-# with its exit code. --norc: ~/.bashrc was written for the host, and may put another Python before
-# PATH.
+# run_command [COMMAND ARGUMENT...]: run the command, or an interactive Bash, and exit with its exit
+# code. --norc: ~/.bashrc is written for the host and may put another Python first on PATH.
 run_command() {
     local where=$image gpus=''
     [ "$USE_CONTAINER" = 1 ] || where=${venv:-$(type -P python3)}
-    [ "$scheduler" = local ] || # where nobody has counted them
+    [ "$scheduler" = local ] || # there the GPUs are not counted
         gpus="$(plural "$gpus_per_node" GPU) and "
     log "on $HOSTNAME, in $where, with $gpus$(plural "$cpus" core)"
     if [ $# = 0 ]; then

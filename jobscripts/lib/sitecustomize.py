@@ -1,17 +1,17 @@
-"""What a script that nobody changed needs to run as ranks of a job: Python imports this first, by PYTHONPATH.
+"""Adapter that runs an unchanged user script as the ranks of a job; Python imports it at startup, from PYTHONPATH.
 
-It acts when the script joins the others, by torch.distributed or by Horovod, in whatever environment that is installed:
+Most of it acts when the script initializes torch.distributed or Horovod, whichever Python environment contains them:
 
-- Its files can be read by the group where the site wants that (TRAINER_UMASK).
-- The size of the group that was formed goes to RUN_DIR/logs/ATTEMPT; at its end the job compares it with its plan.
-- MASTER_ADDR and MASTER_PORT that the script has set are set back, or it would wait for a store that nobody opens.
-  SLURM_PROCID, which under torchrun is that of the node, is set to RANK, and what else Slurm says of a task likewise.
-  A script with an option --local_rank or --local-rank gets it as the first argument, as torch.distributed.launch does;
-  not where that may be an option of a subcommand. What a rank starts is left as it is.
-- A script that joins as another rank than it was started as, since it starts ranks of its own, or joins nobody, since
-  it is for another launcher, is ended with a line: it would wait for ever, or train as often as there are ranks.
+- The umask lets the group read the script's files if the site allows that (TRAINER_UMASK).
+- The size of the process group is written to RUN_DIR/logs/ATTEMPT. At its end the job compares it with its plan.
+- MASTER_ADDR and MASTER_PORT are reset if the script has changed them, or it would wait for a store that no rank opens.
+  SLURM_PROCID, which under torchrun is the node's, is set to RANK, and Slurm's other variables of a task accordingly.
+  A script with an option --local_rank or --local-rank gets it as the first argument, as from torch.distributed.launch,
+  unless it may be an option of a subcommand. The processes that a rank starts are not adapted.
+- A script is ended with a one-line error if it joins with another rank than the launcher's, because it starts ranks
+  itself, or if it forms no group, because it is for another launcher. It would wait forever, or train once per rank.
 
-SLIPWAY_ADAPT=0 leaves it out.
+SLIPWAY_ADAPT=0 disables the adapter.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ STARTED = dict(os.environ)
 """The environment that the launcher gave this process."""
 IS_RANK = all(STARTED.get(name, "").isdecimal() for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
 PLANNED, PER_NODE = (int(STARTED.get(f"TRAINER_{name}") or 1) for name in ("WORLD_SIZE", "RANKS_PER_NODE"))
-"""Ranks of the job, and those on each node."""
+"""Number of ranks of the job, and of ranks on each node."""
 RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT")
 SLURM = {
     "SLURM_PROCID": "RANK",
@@ -46,36 +46,36 @@ SLURM = {
     "SLURM_NTASKS_PER_NODE": "LOCAL_WORLD_SIZE",
     "SLURM_CPUS_PER_TASK": "CPUS_PER_RANK",
 }
-"""What Slurm says of a task, and the launcher, or the job script, of a rank."""
+"""Slurm's variables of a task, and those of the launcher or job script that contain the rank's values."""
 LOCAL_RANK_OPTIONS = ("--local_rank", "--local-rank")
 MARK = "SLIPWAY_RANK_PID"
-"""Number of the rank's process, by which those that it starts know that they are none."""
+"""Variable with the rank's process number, by which its child processes detect that they are not ranks."""
 
 
 def say(text: str) -> None:
-    """Print a line into the job's log."""
+    """Print a line to the job's log."""
     print(f"slipway: {text}", file=sys.stderr, flush=True)
 
 
 def refuse(text: str) -> NoReturn:
-    """End the process before it waits for ranks that never come."""
+    """Print an error and exit with 78, before the process waits for ranks that never arrive."""
     say(f"error[joins-other-ranks]: {text}")
     sys.exit(78)
 
 
 def record(size: int, rank: int) -> None:
-    """Leave the size of a group, once, in the log folder of the attempt."""
+    """Write the size of a process group to the attempt's log folder, once per group."""
     folder = Path(STARTED.get("RUN_DIR", ""), "logs", STARTED.get("TRAINER_ATTEMPT", ""))
     if rank != 0 or not folder.is_dir():
         return
     try:
         (folder / f"world.{socket.gethostname()}.{os.getpid()}").write_text(f"{size}\n", encoding="ascii")
     except OSError as error:
-        say(f"cannot write down how many ranks have joined: {error}")
+        say(f"cannot write the size of the process group: {error}")
 
 
 def around_torch(module: ModuleType) -> None:
-    """Watch ``torch.distributed.init_process_group``."""
+    """Wrap ``torch.distributed.init_process_group``."""
     inner = module.init_process_group
     signature = inspect.signature(inner)
 
@@ -90,18 +90,18 @@ def around_torch(module: ModuleType) -> None:
 
 
 def prepare_rendezvous(given: dict[str, Any]) -> None:
-    """Make the arguments of ``init_process_group`` and the launcher's environment fit, or end this process."""
+    """Make the environment match the arguments of ``init_process_group``, or end this process if they conflict."""
     started = [int(STARTED["RANK"]), int(STARTED["WORLD_SIZE"])]
     names = ("rank", "world_size")
     joins = [outer if given.get(name, -1) == -1 else given[name] for name, outer in zip(names, started)]
     if joins != started or (is_child() and "rank" in given):
         if PER_NODE > 1:
             refuse(
-                f"the script joins as rank {joins[0]} of {joins[1]}, and was started as rank {started[0]} of "
-                f"{started[1]}: it must take both from RANK and WORLD_SIZE. If it starts ranks of its own, set "
+                f"the script joins as rank {joins[0]} of {joins[1]}, but was started as rank {started[0]} of "
+                f"{started[1]}: it must read both from RANK and WORLD_SIZE. If it starts ranks itself, set "
                 f"SLIPWAY_RANKS_PER_NODE=1"
             )
-        os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)  # its own rank 0 opens the store
+        os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)  # the script's own rank 0 opens the store
         return
     if given.get("store") is not None or given.get("init_method") not in {None, "env://"}:
         return
@@ -109,12 +109,12 @@ def prepare_rendezvous(given: dict[str, Any]) -> None:
         before, now = STARTED.get(name), os.environ.get(name)
         if before and now != before:
             if started[0] == 0:
-                say(f"{name}={now} was set by the script; the ranks meet at {before}")
+                say(f"the script has set {name}={now}; the ranks use {before} instead")
             os.environ[name] = before
 
 
 def around_horovod(module: ModuleType) -> None:
-    """Watch ``init`` of Horovod, for whatever framework."""
+    """Wrap Horovod's ``init``, for all frameworks."""
     inner = module.HorovodBasics.init
 
     @functools.wraps(inner)
@@ -122,7 +122,7 @@ def around_horovod(module: ModuleType) -> None:
         result = inner(basics, *args, **kwargs)
         record(basics.size(), basics.rank())
         if PLANNED > 1 and basics.size() == 1:
-            refuse(f"Horovod has joined 1 of {PLANNED} ranks: set BACKEND=horovod, or submit horovod.job")
+            refuse(f"Horovod has connected 1 of {PLANNED} ranks: set BACKEND=horovod, or submit horovod.job")
         return result
 
     module.HorovodBasics.init = init
@@ -132,10 +132,10 @@ WATCHED = {"torch.distributed.distributed_c10d": around_torch, "horovod.common.b
 
 
 class Watcher(MetaPathFinder):
-    """Changes a module of WATCHED right after its import."""
+    """Import hook that wraps the functions of a module in WATCHED directly after its import."""
 
     def find_spec(self, fullname: str, *_args: Any) -> ModuleSpec | None:
-        """Return the spec that others find, with a loader that does that."""
+        """Return the spec that the other finders return, with a loader that wraps the functions."""
         if fullname not in WATCHED:
             return None
         change = WATCHED.pop(fullname)
@@ -153,46 +153,46 @@ class Watcher(MetaPathFinder):
 
 
 def mark_rank() -> None:
-    """Tell what this process starts that it is no rank; but no job that is submitted from here."""
+    """Mark this process as the rank, for its child processes; a job that it submits ignores the mark."""
     if MARK not in STARTED:
         os.environ[MARK] = str(os.getpid())
         os.environ["SLIPWAY_EXPORTED"] = f"{STARTED.get('SLIPWAY_EXPORTED', '')}\n{MARK}={os.environ[MARK]}\n"
 
 
 def is_child() -> bool:
-    """Return whether a rank has started this process: arguments and environment are as the script wants them."""
+    """Return whether a rank has started this process, whose arguments and environment the script has chosen."""
     return os.environ.get(MARK) != str(os.getpid())
 
 
 def adapt_to_launcher() -> None:
-    """Give Slurm's variables the numbers of the ranks, and the script its option."""
+    """Set Slurm's variables to the rank's values, and add the script's local-rank option to its arguments."""
     for name, own in SLURM.items():
         if name in STARTED and own in STARTED:
             os.environ[name] = STARTED[own]
     option = local_rank_option()
     if option:
         words = f"{option}={STARTED['LOCAL_RANK']}"
-        sys.argv.insert(1, words)  # of two, parsers take the last
+        sys.argv.insert(1, words)  # first, as parsers use the last of two
         if STARTED["RANK"] == "0":
-            say(f"the script is given {words} (not with SLIPWAY_ADAPT=0)")
+            say(f"added {words} to the script's arguments (not with SLIPWAY_ADAPT=0)")
 
 
 def local_rank_option() -> str:
-    """Return the option by which the script, in its own file, takes its local rank; "" if it is not to get one.
+    """Return the local-rank option that the script's file defines; "" if the script must not get one.
 
-    With subcommands only the parser that has them knows an option in the first place.
+    In a script with subcommands, the option must be defined by the main parser to be accepted as the first argument.
     """
     try:
         text = Path(sys.argv[0]).read_bytes()
-    except (OSError, IndexError):  # no file: python -c, a worker
+    except (OSError, IndexError):  # not a file: python -c, a worker process
         return ""
     if not any(option.encode() in text for option in LOCAL_RANK_OPTIONS):
         return ""
-    import ast  # noqa: PLC0415 -- most scripts have none
+    import ast  # noqa: PLC0415 -- most scripts have no such option
 
     try:
         nodes = list(ast.walk(ast.parse(text)))
-    except (SyntaxError, ValueError):  # Python says it next
+    except (SyntaxError, ValueError):  # Python reports it when it runs the script
         return ""
     calls = [node for node in nodes if isinstance(node, ast.Call)]
     methods = [(node.func.attr, node.func.value, node.args) for node in calls if isinstance(node.func, ast.Attribute)]
@@ -210,13 +210,13 @@ def local_rank_option() -> str:
         mains = {getattr(parser, "id", "") for method, parser, _ in methods if method == "add_subparsers"}
         if {parser for _, parser in found} != mains or any(names.count(name) != 1 for name in mains):
             if STARTED["RANK"] == "0":
-                say(f"the script has subcommands, and is not given {option}: LOCAL_RANK says it too")
+                say(f"{option} is not added because the script has subcommands: use LOCAL_RANK instead")
             return ""
     return option
 
 
 def import_next() -> None:
-    """Import the environment's own sitecustomize, which this one hides."""
+    """Import the Python environment's own sitecustomize, which this one hides."""
     this = sys.modules.pop("sitecustomize")
     try:
         import sitecustomize  # noqa: F401, PLC0415

@@ -1,25 +1,27 @@
 # shellcheck shell=bash
-# What Slurm (20.11 or later) calls things: the allocation, steps on its nodes, requeueing.
+# Slurm (20.11 or later) as the scheduler: the allocation, job steps on its nodes, requeueing.
 
 source "${BASH_SOURCE[0]%/*}/job.bash"
 
 readonly SCHEDULER_COMMANDS=(srun scontrol)
-readonly GUARD=slipway-guard # the name of its step
-readonly STRAY_SECONDS=60 # of a requeued job, in which it can get what was for the ended one
-readonly SCRATCH_WATCH=slipway-scratch # that of start_scratch_watch
-readonly STEP=slipway-step # with run_mark behind it that of all other steps of this script
-# What a step asks for that only helps: it holds nothing that the ranks need. Before 22.05 --overlap
-# shares the cores of steps alone, and a step that does not say otherwise holds all GPUs of the job.
+readonly GUARD=slipway-guard # name of the guard's job step
+readonly STRAY_SECONDS=60 # time in which a requeued job can get its previous run's SIGTERM
+readonly SCRATCH_WATCH=slipway-scratch # name of start_scratch_watch's job step
+readonly STEP=slipway-step # all other job steps are named STEP-run_mark
+# Options of a helper step, which must hold no resources that the ranks need. Before 22.05 --overlap
+# shares the cores of job steps only, and a step without --gres=none holds all GPUs of the job.
 readonly HELPER_OPTIONS=(--cpu-bind=none --gres=none)
-# In Slurm's record: GPUs of the job, and those that are not shared by shards or MPS.
+# Patterns for Slurm's record of the job: it has GPUs; it has whole GPUs, not shards or MPS shares.
 readonly HAS_GPUS='(GRES|TRES|TresPer[A-Za-z]*)=[^ ]*(gpu|shard|mps)[:=]'
 readonly HAS_WHOLE_GPUS='(GRES|TRES|TresPer[A-Za-z]*)=([^ ]*[:/,])?gpu[:=]'
-readonly verdict_seconds=20 # after scancel srun can end while the ranks still save: at most so long
+readonly verdict_seconds=20 # time to wait for the ranks, as scancel can end srun before they saved
 
-# find_allocation: read the allocation from Slurm's variables, as far as they are of this job, which
-# slurm_record says. Fails if numbers of GPUs differ (use_smallest_gpu_count). Sets nodes, nnodes,
-# head_node, cpus (of one node), ranks_per_node, world_size, gpus_per_node, gpu_options,
-# cluster and first_port; adds to srun_options the name and memory of steps.
+# find_allocation: read the allocation from Slurm's variables, as far as slurm_record, the output of
+# `scontrol show job`, shows that they belong to this job. Sets nodes, nnodes, head_node, this_node,
+# cpus (of one node), ranks_per_node, world_size, gpus_per_node, gpu_options, cluster, scratch_id
+# and first_port; adds the name and memory of job steps to srun_options. Fails if the nodes cannot
+# train together, for example with different numbers of GPUs (use_smallest_gpu_count). (Each
+# scheduler file defines it.)
 find_allocation() {
     local size=${SLURM_HET_SIZE:-1} counts
     srun_options+=(--job-name="$STEP-$run_mark")
@@ -27,73 +29,74 @@ find_allocation() {
         [[ $slurm_record =~ ^JobId=[0-9]+\ HetJobId=[1-9] ]] || size=1
     else
         refuse_lost_task
-        # The variables of a heterogeneous job have its own number, and not that of a job inside.
+        # Variables inherited from a heterogeneous job have that job's number, not this job's.
         [ "${SLURM_JOB_ID_HET_GROUP_0:-$SLURM_JOB_ID}" = "$SLURM_JOB_ID" ] || size=1
         warn scheduler-silent \
-            "Slurm does not show this job: whether its nodes have equally many GPUs is unknown," \
-            "and its steps ask for none by name${SLURM_ARRAY_JOB_ID:+; so is whether it is a task \
-of the array $SLURM_ARRAY_JOB_ID, and its name here is $job_id}"
+            "Slurm does not show this job: the number of GPUs of each node cannot be checked, and" \
+            "job steps do not request GPUs explicitly${SLURM_ARRAY_JOB_ID:+; it may be a task of \
+the array $SLURM_ARRAY_JOB_ID, but is called $job_id here}"
     fi
     [ "$size" = 1 ] ||
         die heterogeneous-job \
-            "this is a heterogeneous job of $size parts, and a run needs equal nodes: submit it" \
-            "as one part"
+            "this is a heterogeneous job of $size components, but a run needs equal nodes: submit" \
+            "it as one component"
     mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
     ((${#nodes[@]} > 0 && ${#nodes[@]} >= $(count_nodes))) ||
         die no-nodes \
-            "scontrol names ${#nodes[@]} of the $(count_nodes) nodes of $SLURM_JOB_NODELIST:" \
+            "scontrol lists ${#nodes[@]} of the $(count_nodes) nodes of $SLURM_JOB_NODELIST:" \
             "submit the job again"
     mapfile -t counts < <(gpus_of_nodes)
     unset_inherited_slurm_variables
-    srun_options+=(--mem=0) # all that the job has, without taking it from other steps
+    srun_options+=(--mem=0) # all of the job's memory, shared with other job steps
     this_node=${SLURMD_NODENAME:-}
     reserve_spares
     [ "${SLIPWAY_SPARES:-0}${SLIPWAY_SHRINK:-0}" = 00 ] || [ -n "${interactive:-}" ] ||
         grep --quiet '^#SBATCH --no-kill' "$script_file" ||
         warn no-kill-missing \
-            "Slurm ends a job with the first node that it loses, unless it has --no-kill, which" \
-            "\`jobgen submit\` adds where SLIPWAY_SPARES or SLIPWAY_SHRINK is set"
+            "Slurm ends this job when it loses a node, because the job has no --no-kill option," \
+            "which \`jobgen submit\` adds if SLIPWAY_SPARES or SLIPWAY_SHRINK is set"
     cpus=$(smallest_cpu_count "${SLURM_JOB_CPUS_PER_NODE:-${SLURM_CPUS_ON_NODE:-1}}")
     gpus_per_node=${SLURM_GPUS_ON_NODE:-$(count_items "${SLURM_JOB_GPUS:-}")}
     [ -z "${interactive:-}" ] || set_up_interactive_job
     use_smallest_gpu_count "${counts[@]}"
     find_gpu_options
     cluster=${SLURM_CLUSTER_NAME:-}
-    scratch_id=$SLURM_JOB_ID # as an epilog knows it, of array tasks too
-    first_port=$((20000 + SLURM_JOB_ID % 10000)) # differs from job to job; clients get 32768 and up
+    scratch_id=$SLURM_JOB_ID # the number that an epilog gets, also for array tasks
+    first_port=$((20000 + SLURM_JOB_ID % 10000)) # varies by job; ephemeral ports begin at 32768
     plan_ranks
 }
 
-# count_nodes: of the job, as its environment says; 1 where that does not.
+# count_nodes: print the number of nodes of the job according to its environment, or 1.
 count_nodes() {
     local count=${SLURM_JOB_NUM_NODES:-}
     [[ $count =~ ^[1-9][0-9]{0,6}$ ]] || count=1
     echo "$count"
 }
 
-# refuse_lost_task: fails where this may be a requeued task of an array that has begun a run under
-# its name there, and Slurm does not say so: this job would begin another one.
+# refuse_lost_task: fail if this may be a requeued array task that has begun a run under its array
+# name while Slurm does not report the array. This job would begin a second run.
 refuse_lost_task() {
     local begun="${SLURM_ARRAY_JOB_ID:-}_${SLURM_ARRAY_TASK_ID:-}"
     [ -n "${SLURM_RESTART_COUNT:-}" ] && [[ ${run_dir:-} == *-"$job_id" ]] || return 0
     begun=${run_dir%"$job_id"}$begun
     [ ! -e "$begun/job.sh" ] ||
         die scheduler-silent \
-            "Slurm does not show this job, which may have begun $begun before: continue that by" \
-            "sbatch $begun/job.sh"
+            "Slurm does not show this job, which may have begun the run in $begun: to continue" \
+            "that run, use sbatch $begun/job.sh"
 }
 
-# unset_inherited_slurm_variables: unset what srun takes for options of a step: how large it is, how
-# it is bound and laid out. Each srun here says that by itself; what the environment says may be of
-# the job from inside whose this one was submitted, and Slurm sets over it what this one has asked
-# for, no more. Likewise, by Slurm's record of this job: numbers of an array, restarts and GPUs.
-# Which GPUs its processes see stays, where that record names none: at a site whose Slurm knows of
-# no GPUs somebody has chosen them, and without them a process would see all.
+# unset_inherited_slurm_variables: unset the variables that srun takes as options of a job step: its
+# size, binding and layout. Each srun in this library passes these options itself. The variables may
+# come from the job that submitted this one, because Slurm overwrites only those for which this job
+# requests a value. According to Slurm's record of this job, also unset variables of an array, of
+# restarts and of GPUs. CUDA_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES stay if the record shows no
+# GPUs: at a site whose Slurm does not manage GPUs, the user has set them, and without them a
+# process would use all GPUs.
 unset_inherited_slurm_variables() {
     local name
     for name in "${!SLURM_@}" "${!SRUN_@}"; do
         case $name in
-            SLURM_JOB_* | SLURM_TASKS_PER_NODE) ;; # what Slurm itself says of every job
+            SLURM_JOB_* | SLURM_TASKS_PER_NODE) ;; # Slurm sets these for every job
             SLURM_CPU_BIND* | SLURM_MEM_BIND* | SLURM_GPU_BIND | SLURM_TRES_* | SLURM_GRES* | \
                 SLURM_STEP_GRES | SLURM_*_PER_* | SRUN_*_PER_* | SLURM_GPUS | SLURM_NTASKS | \
                 SLURM_NPROCS | SLURM_HINT | SLURM_DIST* | SLURM_THREAD* | SLURM_CORE_SPEC | \
@@ -113,13 +116,14 @@ unset_inherited_slurm_variables() {
     for name in CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES; do
         [ -z "${!name:-}" ] ||
             warn kept-variable \
-                "$name=${!name} was set outside and is kept: Slurm has given this job no GPU that" \
-                "it knows of"
+                "$name=${!name} was set outside and is kept, because Slurm has allocated no GPUs" \
+                "to this job"
     done
 }
 
-# gpus_of_nodes: how many the nodes of the job have been given, a line for nodes that Slurm's record
-# (scontrol --details) names together: GRES=gpu:a100:2(IDX:0,3),gpu:v100:1(IDX:1).
+# gpus_of_nodes: print how many GPUs the job was given on its nodes: one line for each group of
+# nodes in Slurm's record (scontrol --details), such as GRES=gpu:a100:2(IDX:0,3),gpu:v100:1(IDX:1).
+# (slurm.bash and pbs.bash each define it.)
 gpus_of_nodes() {
     awk '$1 ~ /^Nodes=/ && match($0, / GRES=[^ ]*/) {
         granted = substr($0, RSTART + 6, RLENGTH - 6)
@@ -134,18 +138,19 @@ gpus_of_nodes() {
     }' <<<"${slurm_record:-}"
 }
 
-# find_gpu_options: the GPUs of a step that has all of the job's on each of its nodes, for whatever
-# the job has asked: with --gpus-per-task a step of one task would get those of one task. Without
-# --gpu-bind each rank sees them all; with --gpu-bind=none Slurm 22.05 tells it of none. Sets
-# gpu_options.
+# find_gpu_options: find the srun options of a job step that gets all GPUs of the job on each of its
+# nodes. Sets gpu_options. They are needed because a job may have requested GPUs by --gpus-per-task,
+# and a step of one task would then get the GPUs of one task. Without --gpu-bind each rank sees all
+# GPUs; with --gpu-bind=none, Slurm 22.05 sets no GPU variables for it.
 find_gpu_options() {
     gpu_options=()
     [[ ! ${slurm_record:-} =~ $HAS_WHOLE_GPUS ]] || gpu_options=(--gres=gpu:"$gpus_per_node")
     [ "${gpu_options[*]}" != --gres=gpu:0 ] || gpu_options=(--gres=none)
 }
 
-# set_nodes NODE...: those on which steps run from now on, in the order of the allocation. Sets
-# nodes, nnodes, head_node, on_head_node, and in srun_options their names, unless it is all nodes.
+# set_nodes NODE...: run job steps on these nodes from now on, in the order of the allocation. Sets
+# nodes, nnodes, head_node and on_head_node, and in srun_options the nodes' names, unless these are
+# all nodes. (Each scheduler file except dask.bash defines it.)
 set_nodes() {
     local word options=()
     nodes=("$@") nnodes=$# head_node=$1
@@ -160,41 +165,45 @@ set_nodes() {
     [ "$nnodes" = ${#allocation[@]} ] || srun_options+=(--nodelist="$(join_by , "$@")")
 }
 
-# set_up_interactive_job: inside salloc this script may be on another machine, where Slurm does not
-# say how many GPUs a node has, though another job may; and what holds the cores of a step that it
-# runs in must not be waited for. Sets gpus_per_node and on_head_node; changes srun_options.
+# set_up_interactive_job: adapt to salloc, inside which this script may run on another machine.
+# Slurm's variables there may describe another job, or lack the number of GPUs. The script may also
+# run in a job step that holds the cores, so new steps must not wait for it (--overlap). Sets
+# gpus_per_node and on_head_node; changes srun_options. Fails if no job step starts on the first
+# node.
 set_up_interactive_job() {
     local step line=$'\nslipway-gpus (0|[1-9][0-9]{0,3})\n'
     srun_options+=(--overlap)
     step=(srun --nodes=1 --ntasks=1 "${srun_options[@]}" --nodelist="$head_node")
     if [ "${SLURMD_NODENAME:-}" != "$head_node" ]; then
         on_head_node=(srun)
-        set_nodes "${nodes[@]}" # which gives it its options
+        set_nodes "${nodes[@]}" # adds the options to on_head_node
     fi
     [ ${#on_head_node[@]} -gt 0 ] || [ -z "${SLURM_GPUS_ON_NODE:-}" ] || return 0
-    # shellcheck disable=SC2016 # for the shell on the node
+    # shellcheck disable=SC2016 # the shell on the node expands it
     capture_program_output 60 "${step[@]}" sh -c 'echo "slipway-gpus ${SLURM_GPUS_ON_NODE:-0}"' ||
-        die node-not-ready "no step starts on $head_node$step_failure"
-    # The last such line, as a TaskProlog may print too.
+        die node-not-ready "no job step starts on $head_node$step_failure"
+    # Use the last such line, as a TaskProlog may print others.
     [[ $'\n'$output$'\n' =~ .*$line ]] ||
-        die node-not-ready "$head_node does not say how many GPUs it has, but ${output@Q}"
+        die node-not-ready "$head_node does not report how many GPUs it has, but ${output@Q}"
     gpus_per_node=${BASH_REMATCH[1]}
 }
 
-# log_missing_environment: with --export=NONE, or SBATCH_EXPORT=NONE, settings do not arrive.
+# log_missing_environment: warn if the settings are missing because of --export=NONE or
+# SBATCH_EXPORT=NONE. (Overrides the default in job.bash.)
 log_missing_environment() {
-    local why="the environment of the submission is not here (--export=NONE, or SBATCH_EXPORT)"
+    local why="the job did not get the submission's environment (--export=NONE or SBATCH_EXPORT)"
     [ "${SLURM_EXPORT_ENV:-ALL}" = NONE ] || return 0
-    if declare -F given >/dev/null; then # this script is from \`jobgen submit\`
-        warn environment-left "$why; its settings are, and PATH is the node's own"
+    if declare -F given >/dev/null; then # \`jobgen submit\` wrote this script
+        warn environment-left "$why; it got the settings, and PATH is the node's default"
     else
         warn environment-left \
-            "$why: \`sbatch --export=ALL\` brings the settings; \`jobgen submit\` writes them" \
+            "$why: \`sbatch --export=ALL\` passes the settings; \`jobgen submit\` writes them" \
             "into the script"
     fi
 }
 
-# smallest_cpu_count LIST: of the nodes of the job, from Slurm's form, 8(x2),4.
+# smallest_cpu_count LIST: print the smallest number in Slurm's list of CPUs per node, such as
+# 8(x2),4.
 smallest_cpu_count() {
     local part count smallest=''
     while IFS= read -r -d , part; do
@@ -205,15 +214,18 @@ smallest_cpu_count() {
     echo "${smallest:-1}"
 }
 
-# handle_stop_signal: ranks that a signal reaches have got it from Slurm itself, as scancel and
-# preemption signal all processes of a job. Inside salloc it is Ctrl-C, for this script alone.
+# handle_stop_signal: do nothing in a batch job: scancel and preemption signal all processes of a
+# job, so the ranks get the signal from Slurm. Inside salloc the signal is Ctrl-C, which only this
+# script gets, so request a stop. (Each scheduler file defines it.)
 handle_stop_signal() {
     [ -z "${interactive:-}" ] || request_stop user
 }
 
-# signal_is_stray: a job that Slurm has requeued after the loss of a node can get, as it starts, the
-# SIGTERM that was for the ended one. It comes in the first STRAY_SECONDS, before the ranks have
-# joined, and Slurm neither ends nor preempts this job. It is asked once: KillWait may be running.
+# signal_is_stray: return 0 if SIGTERM was sent to this job's previous run. A job that Slurm has
+# requeued after a node failure can get that signal as it starts. The signal counts as stray if it
+# came in the first STRAY_SECONDS and before a session began, and if Slurm neither ends nor preempts
+# this job. Queries Slurm only once, because KillWait may be running. (Overrides the default in
+# launch.bash.)
 signal_is_stray() {
     local record
     [ -n "${restarted:-}" ] && [ -n "${sigterm_at:-}" ] && ((sigterm_at < STRAY_SECONDS)) &&
@@ -223,33 +235,34 @@ signal_is_stray() {
     [[ $record =~ \ JobState=RUNNING\  && ! $record =~ \ PreemptTime=[^\ N] ]]
 }
 
-# watch_time_limit: nothing to do, as --signal in the directives warns this script by SIGUSR1.
+# watch_time_limit: do nothing, because Slurm sends SIGUSR1 as the script's --signal directive
+# requests. (Each scheduler file defines it.)
 watch_time_limit() {
     :
 }
 
-# resubmit METHOD: put this very job back into the queue. Sets next_job. Fails if Slurm refuses, if
-# the job is being cancelled, and inside salloc.
+# resubmit METHOD: requeue this job. Sets next_job. Fails if Slurm refuses, if the job is being
+# cancelled, and inside salloc. (Each scheduler file defines it.)
 resubmit() {
     if [ -n "${interactive:-}" ]; then
-        warn no-requeue "an interactive allocation does not return to the queue"
+        warn no-requeue "an interactive allocation cannot be requeued"
         return 1
     fi
-    # Slurm would requeue a job that somebody is cancelling at this moment.
+    # Slurm would also requeue a job that is just being cancelled.
     local state
     state=$(job_field JobState)
     if [ "$state" != RUNNING ]; then
-        warn no-requeue "the job is ${state:-unknown to Slurm}, not RUNNING"
+        warn no-requeue "Slurm reports the job as ${state:-unknown}, not RUNNING: not requeued"
         return 1
     fi
     timeout 60 scontrol requeue "$job_id" || return 1
     next_job=$job_id
 }
 
-# cancel_leftover_steps: kill the ranks of a launch whose srun was killed, which live on. They are
-# in steps of this run's name; others are somebody's, such as a shell by `srun --overlap --pty`, or
-# of another run in this job. From now on a step takes cores that such a step still holds on a node
-# that does not answer; there scancel hangs.
+# cancel_leftover_steps: kill the ranks that a killed srun has left. They are in job steps with this
+# run's name. Steps with other names belong to a user, such as a shell by `srun --overlap --pty`, or
+# to another run in this job. From now on new steps overlap, because on a node that does not respond
+# scancel hangs and the old step keeps its cores. (Overrides the default in restart.bash.)
 cancel_leftover_steps() {
     local step name
     export_to_ranks SLURM_OVERLAP=1
@@ -260,14 +273,15 @@ cancel_leftover_steps() {
         2>/dev/null)
 }
 
-# terminate_earlier_ranks: nothing to do, as Slurm ends all steps of a job that it requeues.
+# terminate_earlier_ranks: do nothing, because Slurm ends all steps of a job that it requeues.
+# (Overrides the default in restart.bash.)
 terminate_earlier_ranks() {
     :
 }
 
-# start_scratch_watch: in a job that it ends Slurm starts no step any more. So one that is there
-# already removes scratch then, on each node but this (watch_scratch.sh). Sets scratch_watch, the
-# process of its srun.
+# start_scratch_watch: start a job step on each other node that removes the scratch folder when the
+# job ends (watch_scratch.sh). It must start early, because Slurm starts no step in a job that it is
+# ending. Sets scratch_watch, the process of its srun. (Overrides the default in container.bash.)
 start_scratch_watch() {
     local node others=()
     [ -n "${scratch_record:-}" ] && ! scratch_watch_runs || return 0
@@ -276,7 +290,7 @@ start_scratch_watch() {
     done
     [ ${#others[@]} -gt 0 ] || return 0
     (
-        [ -z "${heartbeat:-}" ] || exec {heartbeat}>&- # it is no sign of life of this script
+        [ -z "${heartbeat:-}" ] || exec {heartbeat}>&- # only this script may hold it open
         exec srun --job-name="$SCRATCH_WATCH" --overlap --no-kill --wait=0 --mpi=none \
             "${HELPER_OPTIONS[@]}" --mem=0 --export=ALL --nodes=${#others[@]} \
             --ntasks=${#others[@]} --ntasks-per-node=1 --cpus-per-task=1 \
@@ -286,21 +300,24 @@ start_scratch_watch() {
     scratch_watch=$!
 }
 
-# scratch_watch_runs: whether that step runs, as far as its srun says.
+# scratch_watch_runs: return 0 if the srun of that job step runs. (Overrides the default in
+# container.bash.)
 scratch_watch_runs() {
     [ -n "${scratch_watch:-}" ] && kill -0 "$scratch_watch" 2>/dev/null
 }
 
-# stop_scratch_watch: if there is one.
+# stop_scratch_watch: stop that job step, if there is one. (Overrides the default in
+# container.bash.)
 stop_scratch_watch() {
     [ -z "${scratch_watch:-}" ] || kill "$scratch_watch" 2>/dev/null || :
     scratch_watch=''
 }
 
-# start_guard: with --no-kill Slurm leaves a job running whose first node has died, with nobody
-# in it. So guard.sh looks on another node whether this script lives, and requeues the job,
-# or where it is not to go on by itself cancels it. Sets guard, the process of its srun, guard_node,
-# and heartbeat, a descriptor that ends the sign of life with this script.
+# start_guard: start guard.sh on another node. With --no-kill, Slurm keeps a job running whose first
+# node, and so this script, has died. guard.sh then requeues the job, or cancels it if
+# SLIPWAY_MAX_REQUEUES is reached. Sets guard, the process of its srun; guard_node; and heartbeat, a
+# descriptor that stops the heartbeat when this script ends. (Overrides the default in
+# restart.bash.)
 start_guard() {
     local node act=(scancel "$job_id") count
     [ -z "${interactive:-}" ] && [ "${SLIPWAY_SPARES:-0}${SLIPWAY_SHRINK:-0}" != 00 ] || return 0
@@ -313,13 +330,13 @@ start_guard() {
     done
     [ -n "${guard_node:-}" ] || return 0
     count=$(count_requeues)
-    if ((count < ${SLIPWAY_MAX_REQUEUES:-0})); then # a site that resumes nothing has none
+    if ((count < ${SLIPWAY_MAX_REQUEUES:-0})); then # unset if the site does not resume jobs
         act=(scontrol requeue "$job_id")
     fi
     touch -- "$RUN_DIR/.heartbeat.$job_id" 2>/dev/null || :
     [ -n "${heartbeat:-}" ] || exec {heartbeat}> >(
         trap '' TERM USR1 INT HUP
-        # --no-create: once stop_guard has removed it, it stays away
+        # --no-create: do not make the file again after stop_guard has removed it
         while touch --no-create -- "$RUN_DIR/.heartbeat.$job_id" 2>/dev/null || :; do
             read -r -t 10 || [ $? -gt 128 ] || exit 0
         done
@@ -333,7 +350,7 @@ start_guard() {
     guard=$!
 }
 
-# stop_guard: if there is one.
+# stop_guard: stop the guard, if there is one. (Overrides the default in restart.bash.)
 stop_guard() {
     [ -n "${guard:-}" ] || return 0
     kill "$guard" 2>/dev/null || :
@@ -341,15 +358,16 @@ stop_guard() {
     guard='' guard_node=''
 }
 
-# nodes_out_of_service SECONDS NODE...: print those that Slurm says are down, drained or not
-# responding.
+# nodes_out_of_service SECONDS NODE...: print those of the nodes that Slurm reports as down, drained
+# or not responding, as lines NODE STATE. (Overrides the default in restart.bash.)
 nodes_out_of_service() {
     sh "$lib/nodes_down.sh" "$@"
 }
 
-# job_has_ended JOB [CLUSTER]: whether Slurm says so, or has forgotten it, or it is this very job
-# under another name (a task of an array by its own number); 2: no answer. CLUSTER is not this job's
-# own.
+# job_has_ended JOB [CLUSTER]: return 0 if Slurm reports that the job has ended, does not know it
+# any more, or shows that it is this very job (JOB can be an array task's own job number). Returns 1
+# if the job has not ended, 2 if Slurm does not answer. Pass CLUSTER only for a cluster other than
+# this job's. (Each scheduler file defines it.)
 job_has_ended() {
     local said code=0 running='RUNNING|COMPLETING|CONFIGURING|SUSPENDED|STOPPED|SIGNALING|RESIZING'
     said=$(query_scheduler scontrol --oneliner ${2:+--clusters="$2"} show job "$1" 2>&1) || code=$?
@@ -362,17 +380,20 @@ job_has_ended() {
     esac
 }
 
-# foreign_job_has_ended JOB CLUSTER: clusters that have a database in common know each other.
+# foreign_job_has_ended JOB CLUSTER: query the other cluster. Clusters that share a Slurm database
+# can query each other. (Overrides the default in run_folder.bash.)
 foreign_job_has_ended() {
     job_has_ended "$@"
 }
 
-# job_field NAME: of `scontrol show job`.
+# job_field NAME: print a field of this job from `scontrol show job`. (slurm.bash and pbs.bash each
+# define it.)
 job_field() {
     query_scheduler scontrol --oneliner show job "$job_id" | sed --quiet "s/.* $1=\([^ ]*\).*/\1/p"
 }
 
-# The command that continues the run, as one types it.
+# continue_command: print the shell command that continues the run. (Each scheduler file defines
+# it.)
 continue_command() {
     printf 'sbatch --nodes=%s %q\n' "${#allocation[@]}" "$RUN_DIR/job.sh"
 }

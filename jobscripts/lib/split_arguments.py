@@ -1,20 +1,20 @@
-"""split_arguments.py ANSWER TEXT: split TEXT as a shell does, and leave in the file ANSWER ``words`` and the words.
+"""split_arguments.py ANSWER TEXT: split TEXT as a shell does, and write ``words`` and the words to the file ANSWER.
 
-Or ``unclosed`` if a quote is not closed. Standard library only.
+Writes ``unclosed`` if a quote is not closed. Standard library only.
 """
 
 import shlex
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))  # which PYTHONSAFEPATH leaves out
-sys.dont_write_bytecode = True  # a run folder's library is compared, and may be read-only
+sys.path.insert(0, str(Path(__file__).parent))  # PYTHONSAFEPATH omits it
+sys.dont_write_bytecode = True  # the run folder's library is compared to others, and may be read-only
 
 from answer import leave_answer  # noqa: E402
 
 
 def main() -> int:
-    """Split."""
+    """Split TEXT and write the answer; return the exit code."""
     try:
         words = ["words", *shlex.split(sys.argv[2])]
     except ValueError:

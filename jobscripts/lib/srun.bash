@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# Slurm's srun as what starts processes on the nodes.
+# Slurm's srun as the launcher.
 
-# What it says when it begins to end all tasks, as one of them has failed.
+# The message that srun logs when it begins to end all tasks because one of them has failed.
 readonly LAUNCH_IS_ENDING='^srun: .*Terminating StepId='
 
 LAUNCH_REFUSALS+=(
@@ -9,7 +9,8 @@ LAUNCH_REFUSALS+=(
     '^srun: error: Unable to create step for job .*: (More processors requested|Invalid generic)'
 )
 
-# srun_each_node SECONDS COMMAND...: once on each node, for at most so long.
+# srun_each_node SECONDS COMMAND...: run COMMAND once on each node, with this time limit (0: none).
+# Replaces the shell in which it is called. (Each launcher file defines LAUNCHER_each_node.)
 srun_each_node() {
     local limit=$1
     shift
@@ -18,14 +19,15 @@ srun_each_node() {
         "${gpu_options[@]}" "${srun_options[@]}" "$@"
 }
 
-# srun_node_by_node COMMAND...: a step for each node, all at the same time, with the number of the
-# node in NODE_RANK and PET_NODE_RANK.
+# srun_node_by_node COMMAND...: run a job step on each node, all at the same time. NODE_RANK and
+# PET_NODE_RANK contain the number of the node.
 srun_node_by_node() {
     for_each_node together srun_node 0 "$@"
 }
 
-# srun_node NUMBER SECONDS COMMAND...: a step on the node of that number, for at most so long, which
-# only helps; 0: without a time limit, with all GPUs.
+# srun_node NUMBER SECONDS COMMAND...: run a job step on the node of this number. With a time limit
+# it is a helper step; with 0 it has no time limit and gets all GPUs. Replaces the shell in which it
+# is called. (Each launcher file defines LAUNCHER_node.)
 srun_node() {
     local limit=() options=("${gpu_options[@]}")
     [ "$2" = 0 ] || limit=(timeout --kill-after=5 "$2") options=("${HELPER_OPTIONS[@]}")

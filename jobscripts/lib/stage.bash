@@ -1,28 +1,28 @@
 #!/usr/bin/env bash
-# stage.bash SCRATCH [copy|unpack SOURCE FOLDER]...: on one node, copy each SOURCE, a file or a
-# folder, into the new FOLDER below SCRATCH, or unpack it there, a tar. One copy a node. A link is
-# copied as what it leads to, also outside of SOURCE. Fails before it copies if a link leads nowhere
-# or into a loop, or if the disk is too small, as far as that can be known; and before the disk is
-# full. SCRATCH/reserved holds the space that is still to be written, so that another job finds it
-# taken; like all of SCRATCH it is removed at the end of the job. Where the step is run once more, a
-# node that has SCRATCH/staged has its copies. Runs on every node, outside the container.
+# stage.bash SCRATCH [copy|unpack SOURCE FOLDER]...: copy each SOURCE, a file or folder, to a new
+# FOLDER in SCRATCH, or unpack SOURCE, a tar, there. Runs once on every node, outside the container.
+# Links are replaced by copies of their targets, also outside SOURCE. Fails before it copies if a
+# link is broken or circular or if the disk is too small, as far as that can be known, and later
+# before the disk is full. SCRATCH/reserved reserves the space that is still to be written, so that
+# other jobs see it as used. All of SCRATCH is removed at the end of the job. If the step runs
+# again, a node with SCRATCH/staged already has its copies.
 set -euo pipefail
 here=$(dirname -- "$0")
 scratch=$1
 shift
 
-# fail MESSAGE
+# fail MESSAGE: print an error and exit with 1.
 fail() {
     echo "stage: $(uname -n): error[staging-failed]: $*" >&2
     exit 1
 }
 
-# column NAME: of df(1), in KiB.
+# column NAME: print a column of df(1) for the scratch folder's disk, in KiB.
 column() {
     df --output="$1" --block-size=1K -- "$scratch" | tail --lines=1
 }
 
-# space_left: KiB that can be written to the disk: what is free there, or what a quota leaves.
+# space_left: print how many KiB can be written to the disk: its free space, or what a quota leaves.
 space_left() {
     local free left whose
     free=$(column avail)
@@ -31,9 +31,10 @@ space_left() {
     echo "$free"
 }
 
-# measure SOURCE: adds to kib, KiB of it as cp will write it, and to bytes: links as files, each
-# time; nothing compressed; in blocks of 4 KiB. What a tar unpacks to is not known, but hardly less.
-# Fails on the first link that leads nowhere or into a loop, and on what cannot be read.
+# measure SOURCE: add the size of SOURCE to the arrays kib (KiB as cp will write it) and bytes.
+# Links count as files each time, without compression, in blocks of 4 KiB. For a tar the unpacked
+# size is unknown, but hardly smaller. Fails at the first broken or circular link or unreadable
+# file.
 measure() {
     local found
     found=$(LC_ALL=C find -L "$1" \( -type l -printf 'bad %p is a link to %l, which is missing\n' \
@@ -49,10 +50,10 @@ measure() {
     bytes+=("${found#* }")
 }
 
-# lock_folder FOLDER: take the lock of FOLDER itself, which needs no file in it, whoever owns it.
-# Waits for at most 10 minutes. Returns 1 if that time is over, and something else if there are no
-# locks: flock(1) is missing, or the file system has none for folders (NFS). Sets held, the
-# descriptor that holds it; the processes that are started from now on hold it too.
+# lock_folder FOLDER: lock FOLDER itself, which needs no lock file and works whoever owns it. Waits
+# up to 10 minutes. Returns 1 after that time, and another code if locks are not available: flock(1)
+# is missing, or the file system cannot lock folders (NFS). Sets held, the descriptor that holds the
+# lock; processes that are started from now on also hold it.
 lock_folder() {
     local code=0
     exec {held}<"$1"
@@ -62,8 +63,8 @@ lock_folder() {
     flock --timeout 600 "$held"
 }
 
-# check_space KIB: fails if the disk is too small for them. Sets reserve, the KiB that are for
-# others on the node.
+# check_space KIB: fail if the disk has not enough space for KIB. Sets reserve, the KiB that stay
+# free for others on the node.
 check_space() {
     local free needed
     free=$(space_left)
@@ -74,28 +75,29 @@ check_space() {
             "another SLIPWAY_LOCAL_DISK"
 }
 
-# reserve_space KIB: check the space, and take it at once, by a file, alone on this disk. Memory is
-# not taken before it is used, and not every file system can (ZFS says so and does not): then no
-# other job stages on this disk until this one has ended.
+# reserve_space KIB: check the space and reserve it at once by a file, while no other job does so on
+# this disk. Space in memory (tmpfs) is not reserved, and not every file system can reserve space
+# (ZFS reports success, but does not). In that case the lock stays, and no other job stages on this
+# disk until this one has ended.
 reserve_space() {
     local kind
     kind=$(stat --file-system --format=%T -- "$scratch")
     lock_folder "${scratch%/*}" || :
     check_space "$1"
     if [ "$kind" = tmpfs ]; then
-        echo "stage: $(uname -n): warning[staged-in-memory]: $scratch is memory ($kind): copies" \
-            "count as memory of the job" >&2
+        echo "stage: $(uname -n): warning[staged-in-memory]: $scratch is in memory ($kind): the" \
+            "copies count as the job's memory" >&2
     elif fallocate --length="$1KiB" -- "$scratch/reserved" 2>/dev/null &&
         (($(stat --format='%b * %B' -- "$scratch/reserved") >= $1 * 1024)); then
         exec {held}<&-
     else
         rm --force -- "$scratch/reserved"
-        check_space "$1" # others may have taken it
+        check_space "$1" # others may have used the space meanwhile
     fi
 }
 
-# release_space PID: of the reserved space as much as PID has written of the source that is copied
-# now. The kernel counts bytes and not blocks, so it is a share of them.
+# release_space PID: release as much of the reserved space as PID has written of the current source.
+# The kernel counts bytes, not blocks, so this computes the written share of the source.
 release_space() {
     local name value share=0
     while read -r name value; do
@@ -106,8 +108,8 @@ release_space() {
         -- "$scratch/reserved"
 }
 
-# fill SOURCE COMMAND...: run the command, which copies SOURCE, and give back the reserved space as
-# it writes. Stops before the disk is full. Sets copied, the number of the next source.
+# fill SOURCE COMMAND...: run COMMAND, which copies SOURCE, and release the reserved space as it
+# writes. Stops before the disk is full. Sets copied, the number of the next source.
 fill() {
     local source=$1 pid code=0
     shift
@@ -132,21 +134,21 @@ fill() {
     copied=$((copied + 1))
 }
 
-# make_folder FOLDER: a new one.
+# make_folder FOLDER: make a new folder. Fails if it exists.
 make_folder() {
     local said
-    said=$(mkdir -- "$1" 2>&1) || fail "$1 cannot be made: ${said##*: }"
+    said=$(mkdir -- "$1" 2>&1) || fail "cannot make $1: ${said##*: }"
 }
 
-# copy SOURCE FOLDER
+# copy SOURCE FOLDER: copy SOURCE into the new FOLDER.
 copy() {
     make_folder "$2"
     fill "$1" cp --recursive --dereference --no-preserve=mode -- "$1" "$2"
 }
 
-# unpack TAR FOLDER: what the tar holds; where that is one folder, what is in it. GNU tar writes
-# nowhere else: it takes away the / that a name begins with, refuses .., and makes links last that
-# could lead elsewhere (its manual, "Security").
+# unpack TAR FOLDER: unpack TAR as the new FOLDER. If TAR contains a single folder, FOLDER gets that
+# folder's contents. GNU tar writes nowhere else: it strips a leading / from names, refuses .., and
+# makes links that could lead elsewhere last (its manual, "Security").
 unpack() {
     local first top
     check_tar_end "$1"
@@ -155,17 +157,18 @@ unpack() {
     fill "$1" "${tar[@]}" --extract --file="$1" --directory="$2.part" --no-same-owner \
         --no-same-permissions --touch --warning=no-unknown-keyword
     top=$(only_subfolder "$2.part")
-    if [ -z "$top" ] || [[ $first == . || $first == ./ ]]; then # as of `tar --create .`
+    if [ -z "$top" ] || [[ $first == . || $first == ./ ]]; then # made by `tar --create .`
         mv --no-target-directory -- "$2.part" "$2"
     else
-        chmod u+rwx -- "$top" # else it cannot be moved, or read
+        chmod u+rwx -- "$top" # without these permissions it cannot be moved or read
         mv --no-target-directory -- "$top" "$2"
         rmdir -- "$2.part"
     fi
 }
 
-# check_tar_end TAR: a tar ends with at least 1024 bytes of zero, POSIX says. Where it was cut off
-# between two files, GNU tar finds nothing wrong. One that is compressed has a checksum.
+# check_tar_end TAR: fail if an uncompressed tar does not end with at least 1024 zero bytes, which
+# POSIX requires. GNU tar does not detect a tar that was cut off between two files. A compressed tar
+# has a checksum.
 check_tar_end() {
     local ustar
     ustar=$(od --address-radix=n --format=c --skip-bytes=257 --read-bytes=5 -- "$1" 2>/dev/null |
@@ -175,7 +178,8 @@ check_tar_end() {
         fail "$1 is damaged: its end is missing; copy it again"
 }
 
-# only_subfolder FOLDER: the one that is all it holds; nothing if it holds something else.
+# only_subfolder FOLDER: print the single folder that FOLDER contains. Prints nothing if FOLDER
+# contains anything else.
 only_subfolder() {
     local found
     shopt -s dotglob nullglob
@@ -190,14 +194,14 @@ umask 077
 code=0
 lock_folder "$scratch" || code=$?
 [ ! -e "$scratch/staged" ] || exit 0
-if [ "$code" = 0 ]; then # what a killed step has left
+if [ "$code" = 0 ]; then # remove what a killed step has left
     for ((number = 3; number <= $#; number += 3)); do
         sh "$here/remove_folders.sh" "${!number}" "${!number}.part"
     done
     rm --force -- "$scratch/reserved"
 elif [ "$code" = 1 ]; then
-    fail "another process has staged in $scratch for 10 minutes and is not done: is the disk of" \
-        "image and data slow, or $scratch?"
+    fail "another process has been staging in $scratch for 10 minutes: is the disk of image and" \
+        "data slow, or $scratch?"
 fi
 kib=() bytes=() copied=0 to_come=0
 for ((number = 2; number <= $#; number += 3)); do

@@ -1,7 +1,7 @@
-"""try_head.py COMMAND...: connect to the head node as the ranks are going to, and run the command.
+"""try_head.py COMMAND...: test the connection to the first node that the ranks will need, then run the command.
 
-Reads MASTER_ADDR, and in TRAINER_MEETING the port and the token of head_address.py, which runs there. Ends with 78 and
-a line if it is not reached, or another program answers. Standard library only.
+Reads MASTER_ADDR, and from TRAINER_MEETING the port and the token of head_address.py, which runs on the first node.
+Exits with 78 and a one-line error if the node cannot be reached or another program answers. Standard library only.
 """
 
 import os
@@ -10,11 +10,11 @@ import sys
 
 EXIT_CONFIG = 78
 LIMIT = 10.0
-"""Seconds to connect, and to be answered."""
+"""Time limit in seconds to connect, and to get an answer."""
 
 
 def fault(address: str, port: str, token: str) -> str:
-    """Return why the head node is not reached, "" if it is."""
+    """Return why the first node cannot be reached, or "" if it can."""
     said = b""
     try:
         with socket.create_connection((address, int(port)), timeout=LIMIT) as connection:
@@ -29,12 +29,12 @@ def fault(address: str, port: str, token: str) -> str:
 
 
 def main() -> None:
-    """Try it."""
+    """Test the connection, then replace this process by the command."""
     address, (port, token) = os.environ["MASTER_ADDR"], os.environ["TRAINER_MEETING"].split()
     why = fault(address, port, token)
     if why:
         print(
-            f"preflight: {socket.gethostname()}: error[no-network]: no way to the head node at {address}, port {port}: "
+            f"preflight: {socket.gethostname()}: error[no-network]: cannot reach the first node at {address}:{port}: "
             f"{why}; set MASTER_ADDR to its address in the network of the nodes",
             file=sys.stderr,
         )

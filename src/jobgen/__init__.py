@@ -1,4 +1,4 @@
-"""Turn a site and a description of a job into a plain Bash job script.
+"""Render Bash job scripts from a site and a spec, submit them, and follow the jobs.
 
-Start reading at ``cli.py``, then ``render.py``, then ``launch.py``.
+Start with ``cli.py``, then read ``render/script.py`` and ``render/launch.py``.
 """

@@ -1,4 +1,4 @@
-"""``python -m jobgen``: the command line."""
+"""Entry point of ``python -m jobgen``."""
 
 import sys
 

@@ -1,5 +1,5 @@
-# Completion of jobgen for Bash: source <(jobgen completion)
-# For zsh, before that: autoload -U bashcompinit && bashcompinit
+# Bash completion of jobgen: source <(jobgen completion)
+# In zsh, first run: autoload -U bashcompinit && bashcompinit
 _jobgen() {
     local current=$2 previous=$3 choices=''
     case $previous in
@@ -15,7 +15,7 @@ _jobgen() {
             status:* | logs:* | cancel:*) choices=$(compgen -G "${SLIPWAY_OUTPUT:-runs}/*") ;;
         esac ;;
     esac
-    # Specs and sites of the project are known by their names alone.
+    # Complete specs and sites of the project by name, without folder and suffix.
     [[ $current == */* ]] || choices=$(sed --expression='s|^jobscripts/.*/\(.*\)\.toml$|\1|' <<<"$choices")
     mapfile -t COMPREPLY < <(compgen -W "$choices" -- "$current")
 }

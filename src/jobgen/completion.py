@@ -1,4 +1,4 @@
-"""Completion for Bash: the commands and options of the parser, put into ``completion.bash``."""
+"""Bash completion: inserts the parser's commands and options into ``completion.bash``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Dict, List
 
 
 def completion(parser: argparse.ArgumentParser) -> str:
-    """Return what ``source`` reads."""
+    """Return the text of the completion script, which users ``source``."""
     commands = _commands(parser)
     options = {name: _options(command) for name, command in commands.items()}
     rows = [f"            {name}:-*) choices='{' '.join(words)}' ;;" for name, words in options.items()]
@@ -19,7 +19,7 @@ def completion(parser: argparse.ArgumentParser) -> str:
 
 def _commands(parser: argparse.ArgumentParser) -> Dict[str, argparse.ArgumentParser]:
     choices: Dict[str, argparse.ArgumentParser] = {}
-    for action in parser._actions:  # noqa: SLF001 -- argparse has no other list
+    for action in parser._actions:  # noqa: SLF001 -- argparse has no public list
         if isinstance(action.choices, dict):
             choices.update(action.choices)
     return choices

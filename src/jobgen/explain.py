@@ -1,4 +1,4 @@
-"""``jobgen explain``: what an error or a warning means, and what to do, by its slug."""
+"""``jobgen explain``: print what an error or warning means and what to do, by its slug."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import sys
 import textwrap
 from typing import Optional
 
-from jobgen.errors import UsageError, nearest
+from jobgen.base.errors import UsageError, nearest
 from slipway.base.slugs import SLUGS
 
 MOST = 12
-"""Slugs that are named for a word, at most."""
+"""Maximum number of slugs that the hint for a word lists."""
 
 
 def explain(slug: Optional[str], *, as_json: bool) -> int:
-    """Print the entry of ``slug``, or all slugs, a line each, and return the exit code.
+    """Print the entry of ``slug``, or one line for each slug if it is None; return the exit code.
 
     Raises:
-        UsageError: if there is no such slug; it names those that mention the word.
+        UsageError: if ``slug`` is unknown; the message lists the slugs whose entries mention the word.
     """
     if slug is not None and slug not in SLUGS:
-        raise UsageError("bad-flag-value", f"there is no error {slug[:80]!r}.{_hint(slug)} `jobgen explain` lists all.")
+        raise UsageError("bad-flag-value", f"unknown slug {slug[:80]!r}.{_hint(slug)} `jobgen explain` lists all.")
     chosen = SLUGS if slug is None else {slug: SLUGS[slug]}
     if as_json:
         text = json.dumps([{"slug": name, **entry._asdict()} for name, entry in chosen.items()], indent=2)
@@ -37,7 +37,7 @@ def explain(slug: Optional[str], *, as_json: bool) -> int:
 
 
 def _hint(word: str) -> str:
-    """Return where else to look for what is no slug."""
+    """Return a hint for a word that is not a slug: the slugs that mention it, or the closest one."""
     found = [slug for slug, entry in SLUGS.items() if word.lower() in f"{slug} {entry.when} {entry.remedy}".lower()]
     if not word or not found:
         return nearest(word, list(SLUGS))

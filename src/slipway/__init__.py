@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from slipway.data.packed import PackedImages as PackedImages
     from slipway.data.sampler import Sampler as Sampler
     from slipway.run.run import Stopped as Stopped
-    from slipway.script.peeking import peek as peek
+    from slipway.script.peek import peek as peek
     from slipway.session import Session as Session
 
 HOME = {
@@ -24,7 +24,7 @@ HOME = {
     "Session": "session",
     "SessionError": "base.errors",
     "Stopped": "run.run",
-    "peek": "script.peeking",
+    "peek": "script.peek",
 }
 """Module of each public name. Most of these modules import torch."""
 

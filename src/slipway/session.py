@@ -17,7 +17,7 @@ from slipway.capture.data_parallel import without_trace
 from slipway.capture.weights import load_best, named_weights
 from slipway.checkpoint.header import Metric
 from slipway.checks.unsaved import require_saved_parameters
-from slipway.dist.adopt import require_joined
+from slipway.dist.existing_group import require_joined
 from slipway.rng.seeding import Purpose
 from slipway.run.identity import as_seed
 from slipway.run.run import Policy, Run, Stopped
@@ -26,8 +26,8 @@ from slipway.script.arguments import as_number, require_iterable, whole_number
 from slipway.script.loops import Batches, open_loops
 from slipway.script.notices import announce
 from slipway.script.opening import open_run
-from slipway.script.peeking import require_as_peeked
-from slipway.script.window import require_free_names
+from slipway.script.peek import require_as_peeked
+from slipway.script.step_metrics import require_free_names
 from slipway.state.named_objects import components_of, named_objects
 from slipway.state.wrappers import unwrap
 

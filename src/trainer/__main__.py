@@ -1,6 +1,6 @@
-"""``python -m trainer CONFIG.toml [flags]``: find this rank's place in the world, train, say how it ended.
+"""Entry point of ``python -m trainer CONFIG.toml [flags]``: train as one rank and return the exit code.
 
-Or, with the name of a command for the first word, do that instead (``trainer.config.commands``).
+If the first word is the name of a command, run that command instead (``trainer.config.commands``).
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ def main() -> int:
     if sys.version_info < OLDEST_PYTHON:
         found = ".".join(map(str, sys.version_info[:2]))
         print(
-            f"trainer: error[old-python]: Python 3.11 or later is needed, and this is {found}: {REMEDY}",
+            f"trainer: error[old-python]: the trainer requires Python 3.11 or later; this is {found}: {REMEDY}",
             file=sys.stderr,
         )
         return EXIT_CONFIG
     request = StopRequest()
-    request.listen()  # before the slow imports, during which a signal would otherwise end the rank
+    request.listen()  # before the slow imports: a signal during them would otherwise kill the rank
     return exit_code_of(lambda: _command_or_training(sys.argv[1:], request))
 
 
 def _command_or_training(argv: list[str], request: StopRequest) -> int:
-    """Do what ``argv`` asks for, and return the exit code."""
-    from trainer.config.commands import find_command  # noqa: PLC0415 -- exit_code_of says what is missing
+    """Run the command in ``argv``, or train; return the exit code."""
+    from trainer.config.commands import find_command  # noqa: PLC0415 -- exit_code_of reports missing packages
 
     if command := find_command(argv):
-        request.close()  # a command saves nothing: a signal ends it at once
+        request.close()  # a command has nothing to save: a signal ends it at once
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         return command(argv[1:])
-    # As a job script names it; the other arguments may be what is wrong.
+    # Read only the flag that job scripts pass: parsing the other arguments may be what fails.
     folder = next((value for flag, value in itertools.pairwise(argv) if flag == "--output-dir"), None)
     leave = partial(leave_cause, folder=folder, variables=os.environ)
     return exit_code_of(lambda: _train(argv, request), leave=leave)
@@ -54,7 +54,7 @@ def _train(argv: list[str], request: StopRequest) -> int:
     settings = parse(argv)
     environment = read_environment(os.environ)
     if environment.umask is not None:
-        os.umask(environment.umask)  # which ssh and mpirun do not pass on
+        os.umask(environment.umask)  # ssh and mpirun do not pass it on
     if environment.launcher is Launcher.TORCHRUN:
         request.follow_launcher()
     if settings.launch.nproc_per_node:

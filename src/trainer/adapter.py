@@ -1,4 +1,4 @@
-"""What the trainer tells its run: loss and bad images by the way, records, checkpoints, and the results at the end."""
+"""Adapter from the trainer to Run: counters, records, checkpoints and final results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from slipway.base.contract import PROFILE
 from slipway.base.status import Status
-from slipway.checkpoint.folder import Checkpoint
+from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.header import Header, Position
 from slipway.dist.communicator import Communicator
 from slipway.run.metrics import Record
@@ -20,25 +20,25 @@ from slipway.run.run_folder import RunFolder
 from trainer.build import Parts
 from trainer.config.errors import TrainerError
 from trainer.config.settings import Settings
+from trainer.engine.checkpoint import IMAGES, capture, facts, images_of
+from trainer.engine.evaluation import Evaluation
+from trainer.engine.profiler import START, profiled_ranks, write_start
 from trainer.results.progress import Progress
 from trainer.results.summary import log_end, write_results
-from trainer.training.checkpoint import IMAGES, capture, facts, images_of
-from trainer.training.evaluation import Evaluation
-from trainer.training.profiler import START, profiled_ranks, write_start
 
 
 def policy(settings: Settings) -> Policy:
-    """Return how often ``settings`` want records and checkpoints."""
+    """Return the intervals of records and checkpoints in ``settings``."""
     return Policy(settings.run.log_interval, checkpoint_steps=settings.run.checkpoint_interval, checkpoint_minutes=None)
 
 
 class TrainerProgram:
-    """The trainer as its run sees it (slipway.run.program.Program)."""
+    """The trainer's implementation of slipway.run.program.Program."""
 
     def __init__(
         self, settings: Settings, comm: Communicator, folder: RunFolder, parts: Parts, *, start: Position
     ) -> None:
-        """Train ``parts`` on from ``start``."""
+        """Prepare to train ``parts`` from ``start``."""
         self._settings, self._comm, self._folder = settings, comm, folder
         self._parts, self._learner = parts, parts.learner
         self._samples_per_epoch = len(parts.train_set)
@@ -46,7 +46,7 @@ class TrainerProgram:
             epochs=settings.train.epochs, samples_per_epoch=self._samples_per_epoch, shown=comm.world.is_root
         )
         self.evaluation: Evaluation | None = None
-        """The last one of this attempt."""
+        """The last evaluation of this attempt."""
         self._start = self._recorded = self._position = start
         self._loss = self._data_seconds = 0.0
         self._samples = self._recorded_samples = 0
@@ -54,23 +54,23 @@ class TrainerProgram:
         self._facts = known | {IMAGES: images_of(parts.train_set)}
 
     def sums(self) -> list[float]:
-        """Return what this rank has counted since the last call: sum of losses, bad images, seconds of data wait."""
+        """Return this rank's counters since the last call: summed loss, bad images, seconds spent waiting for data."""
         loss, self._learner.loss_sum = self._learner.loss_sum, torch.zeros_like(self._learner.loss_sum)
         bad, self._learner.bad = self._learner.bad, 0
         return [loss.item(), bad, self._parts.feed.waits.take()]
 
     def observed(self, position: Position, sums: list[float]) -> Position:
-        """Take the totals over all ranks.
+        """Process the counters summed over all ranks and return the updated position.
 
         Raises:
-            TrainerError: on every rank, if the loss is not finite, or too many images are bad.
+            TrainerError: on every rank, if the loss is not finite or too many images are bad.
         """
         loss, bad, data_seconds = sums
         position = position.with_observed(bad=int(bad), seconds=0)
         if not math.isfinite(loss):
             raise TrainerError(
                 "diverged",
-                f"the loss is {loss} at step {position.step}: training diverged. Nothing of it is saved; resume "
+                f"the loss is {loss} at step {position.step}: training diverged. No diverged state was saved; resume "
                 "with a lower --lr, with --clip-grad, or with --amp none.",
             )
         self._require_few_bad(position.bad, f"{position.samples} images read in this epoch", self._samples_per_epoch)
@@ -93,17 +93,17 @@ class TrainerProgram:
             error = TrainerError(
                 "too-many-bad-images",
                 f"{bad} of {of} cannot be decoded (paths above), more than bad_image_share={share} of the set: fix the "
-                "data, or raise --bad-image-share.",
+                "data or raise --bad-image-share.",
             )
             error.raised_on_all_ranks = True
             raise error
 
     def meet(self, step: int) -> int:
-        """Return the step, which is the same on all ranks."""
+        """Return ``step`` unchanged: all ranks are always at the same step."""
         return step
 
     def record(self, position: Position, speed: Speed) -> Record:
-        """Return loss and speed since the last record, and show them."""
+        """Show loss and speed since the last record, and return them as a record."""
         samples = self._samples - self._recorded_samples
         rate = samples / max(position.elapsed - self._recorded.elapsed, 1e-9)
         loss, data_seconds = self._loss / samples, self._data_seconds
@@ -121,7 +121,7 @@ class TrainerProgram:
         }
 
     def evaluated(self, position: Position, result: Evaluation, *, seconds: float) -> Record:
-        """Keep and show what the evaluation at ``position`` has come to in ``seconds``, and return its record."""
+        """Store and show the evaluation at ``position``, which took ``seconds``, and return its record."""
         self.evaluation = result
         self.progress.end_epoch(position, loss=result.loss, accuracy=result.accuracy)
         return {
@@ -134,10 +134,10 @@ class TrainerProgram:
         }
 
     def facts(self) -> dict[str, Any]:
-        """Return what a checkpoint says of the run.
+        """Return the facts about the run that a checkpoint stores.
 
         Raises:
-            TrainerError: on every rank, if a weight is not finite, or the replicas are not equal.
+            TrainerError: on every rank, if a weight is not finite or the replicas differ.
         """
         self._learner.require_finite()
         if self._settings.run.verify_replicas:
@@ -149,7 +149,7 @@ class TrainerProgram:
         return capture(self._learner, header)
 
     def started(self, parts: Mapping[str, float]) -> None:
-        """Write and log the startup time by part, with --profile start."""
+        """Write and log the startup time by part if --profile is start."""
         launch, world = self._settings.launch, self._comm.world
         if launch.profile == START and world.rank in profiled_ranks(launch, world):
             write_start(parts, self._folder.path / PROFILE, rank=world.rank)
@@ -169,7 +169,7 @@ class TrainerProgram:
         )
 
     def ended(self, status: Status) -> None:
-        """Log what became of the run."""
+        """Close the progress bar and log the run's final state."""
         self.progress.close()
         log_end(
             status,

@@ -1,4 +1,4 @@
-"""What a run is made of on each rank: data, model, optimiser."""
+"""Construction of a run's parts on each rank: data, model, optimizer."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from slipway.base import startup
+from slipway.base import startup_time
 from slipway.dist.communicator import Communicator
 from trainer.config.settings import Settings
 from trainer.data.feed import Feed, global_batch_size
 from trainer.data.loader import Loader
 from trainer.data.sampler import largest_micro_batch
 from trainer.data.sets import Dataset, open_on_ranks
+from trainer.engine.learner import Learner
+from trainer.engine.memory import memory_of, report
 from trainer.model import Shape, initial_model
 from trainer.model.normalise import memory_layout, normalisation
 from trainer.parallel.device import AUTO, cuts_of, stage_devices
 from trainer.parallel.stages.balance import Choice, choose
 from trainer.parallel.strategy import Strategy
-from trainer.training.learner import Learner
-from trainer.training.memory import memory_of, report
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of a run, freshly built, before it resumes."""
+    """The parts of a run, before a checkpoint is restored."""
 
     train_set: Dataset
     validation_set: Dataset
@@ -36,23 +36,23 @@ class Parts:
     validation_loader: Loader
     learner: Learner
     choice: Choice
-    """Where the model is cut."""
+    """Split points of the model."""
 
     def close(self) -> None:
-        """End the workers that read data, after a run that has ended in good order."""
+        """Stop the data workers after a run that ended normally."""
         self.feed.close()
         self.validation_loader.close()
 
 
 def build_parts(settings: Settings, comm: Communicator, strategy: Strategy) -> Parts:
-    """Build them as ``settings`` say; all ranks must call this.
+    """Build the parts that ``settings`` describe; all ranks must call this.
 
     Raises:
-        ConfigError: if data or model cannot be had, or --memory finds that the model does not fit its devices.
+        ConfigError: if the data or the model is unavailable, or --memory finds that the model does not fit its devices.
     """
     train_set, validation_set = open_on_ranks(settings.data, comm)
     feed = Feed(train_set, settings, comm.world, pin_memory=comm.device.type == "cuda", warn=log.warning)
-    startup.mark(startup.DATA)
+    startup_time.mark(startup_time.DATA)
 
     shape, classes = train_set.shape, len(train_set.classes)
     model = initial_model(settings, shape=shape, classes=classes)
@@ -74,7 +74,7 @@ def build_parts(settings: Settings, comm: Communicator, strategy: Strategy) -> P
         cuts=choice.cuts,
         devices=devices,
     )
-    startup.mark(startup.MODEL)
+    startup_time.mark(startup_time.MODEL)
     return Parts(
         train_set=train_set,
         validation_set=validation_set,
@@ -91,9 +91,9 @@ def build_parts(settings: Settings, comm: Communicator, strategy: Strategy) -> P
 
 
 def _micro_batch(settings: Settings, shape: Shape, *, ranks: int) -> Tensor:
-    """Return images as they go into the model, as many as the largest micro-batch has: zeros [n, c, h, w]."""
+    """Return model input of the largest micro-batch's size: zeros [n, c, h, w]."""
     micro_steps = settings.train.grad_accum_steps
     samples = largest_micro_batch(global_batch_size(settings, ranks), size=ranks, micro_steps=micro_steps)
-    # Batch norm needs two.
+    # Batch norm needs at least two samples.
     images = torch.zeros(max(2, samples), *shape, dtype=getattr(torch, settings.train.dtype))
     return images.to(memory_format=memory_layout(settings))

@@ -1,4 +1,4 @@
-"""A whole run, from a configuration to a trained model: build, resume, train epoch by epoch, report."""
+"""Training run from settings to results: build, resume, train epoch by epoch, report."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter
 from pathlib import Path
 
-from slipway.base import startup
+from slipway.base import startup_time
 from slipway.base.environment import Environment, World
 from slipway.base.stop import Reason, StopRequest
 from slipway.checkpoint.compile_cache import CompiledCode
-from slipway.checkpoint.folder import Checkpoint
+from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.header import Header, Metric
 from slipway.checkpoint.store import CheckpointStore, find_checkpoint
 from slipway.dist.collectives import all_gather_json, run_on_root
@@ -28,37 +28,37 @@ from trainer.build import Parts, build_parts
 from trainer.config.settings import Settings
 from trainer.data.feed import recorded
 from trainer.data.loader import Batch, by_step
+from trainer.engine.auto_precision import left_to_auto, settle
+from trainer.engine.checkpoint import ORDER, changes, check_resumable, require_of_trainer, restore
+from trainer.engine.evaluation import Evaluation, evaluate
+from trainer.engine.learner import Learner
+from trainer.engine.memory import out_of_memory_explained, report_peaks
+from trainer.engine.profiler import Profiler, profiler_for, warn_if_missed
+from trainer.engine.provenance import begin
 from trainer.model.compilation import warn_if_not_compiled
 from trainer.parallel.device import stage_devices
 from trainer.parallel.strategy import Strategy, resolved
 from trainer.parallel.threads import set_threads
 from trainer.results.dry_run import keep_schedule, temporary_folder
-from trainer.training.auto import left_to_auto, settle
-from trainer.training.checkpoint import ORDER, changes, check_resumable, require_of_trainer, restore
-from trainer.training.evaluation import Evaluation, evaluate
-from trainer.training.learner import Learner
-from trainer.training.memory import out_of_memory_explained, report_peaks
-from trainer.training.profiler import Profiler, profiler_for, warn_if_missed
-from trainer.training.provenance import begin
 
 CHOICE = "split.csv"
-"""What --split auto measured, and chose."""
+"""File with the measurements of --split auto and its choice."""
 log = logging.getLogger(__name__)
 
 
 def run(
     settings: Settings, comm: Communicator, strategy: Strategy, request: StopRequest, environment: Environment
 ) -> Reason:
-    """Train as ``settings`` say, on all ranks; return why that stopped early, NONE if it is done.
+    """Train on all ranks; return the reason for an early stop, NONE if training is complete.
 
     Raises:
-        SlipwayError: on every rank, if training cannot go on.
+        SlipwayError: on every rank, if training cannot continue.
     """
     launch = settings.launch
     folder = RunFolder(Path(launch.output_dir or ""))
     set_threads(launch.threads, comm, environment)
     if launch.selftest:
-        from trainer.selftest import run_selftest  # noqa: PLC0415 -- of no use to a run that trains
+        from trainer.selftest import run_selftest  # noqa: PLC0415 -- training does not need it
 
         return run_selftest(settings, comm, strategy, folder, environment)
     if not launch.dry_run:
@@ -68,7 +68,7 @@ def run(
             settings, comm, strategy, request, environment, folder=temporary, resume_from=folder.checkpoints
         )
         kept = keep_schedule(temporary, folder) if comm.world.is_root else None
-    log.info("dry run: all parts work; %s", f"{kept} shows the schedule" if kept else "nothing of it is kept")
+    log.info("dry run: all parts work; %s", f"{kept} shows the schedule" if kept else "no files kept")
     return reason
 
 
@@ -82,7 +82,7 @@ def _train(
     folder: RunFolder,
     resume_from: Path,
 ) -> Reason:
-    """Train in ``folder``, on from what is in ``resume_from``, and return why that stopped early."""
+    """Train in ``folder``, resuming from the checkpoints in ``resume_from``; return the reason for an early stop."""
     launch = settings.launch
     profiler = profiler_for(launch, folder.path, comm.world)
     with (
@@ -93,12 +93,12 @@ def _train(
         ownership.run(lambda _: require_trackers(trackers))
         checkpoint = _find(settings, comm, resume_from)
         asked, settings = settings, settle(settings, comm, backend=strategy.name, checkpoint=checkpoint)
-        startup.mark(startup.FOLDER)
+        startup_time.mark(startup_time.FOLDER)
         compiled = CompiledCode(folder.path, environment)
         compiled.unpack(comm.world)
         parts = build_parts(settings, comm, strategy)
         found = _resume(parts.learner, settings, comm, checkpoint)
-        del checkpoint  # its tensors are mapped files, which are discarded in the course of training
+        del checkpoint  # its tensors map files that training discards later
         parts.feed.order_version = found.facts.get(ORDER, parts.feed.order_version)
         launched = resolved(launch, comm, strategy, _tell_stages(parts.learner))
         place = TrackedRun(folder.path, found.position.step, environment.variables)
@@ -110,7 +110,7 @@ def _train(
             recorder.run(lambda _: parts.choice.write(folder.path / CHOICE))
         if not launch.dry_run:
             recorder.run(lambda root: root.start_trackers(trackers, place))
-        startup.mark(startup.RESUME)
+        startup_time.mark(startup_time.RESUME)
         program = TrainerProgram(settings, comm, folder, parts, start=found.position)
         under_way = Run(program, comm, recorder, request, environment, found=found, policy=policy(settings))
         try:
@@ -125,7 +125,7 @@ def _train(
                 report_peaks(stage_devices(settings, comm.device))
             program.progress.close()
             if recorder.on_root:
-                recorder.on_root.close()  # while the lock of the folder is still ours
+                recorder.on_root.close()  # while this process still holds the folder's lock
         parts.close()
         if comm.world.is_root:
             steps = under_way.position.step - found.position.step
@@ -136,7 +136,7 @@ def _train(
 
 
 def _tell_stages(learner: Learner) -> list[list[str]]:
-    """Return, and log, for each rank its node, and the device of each stage of a split model there."""
+    """Log and return each rank's host name and the devices of its stages; [] if the model is not split."""
     if learner.pipeline is None:
         return []
     stages: list[list[str]] = all_gather_json(learner.comm, [socket.gethostname(), *map(str, learner.pipeline.devices)])
@@ -155,13 +155,13 @@ def _begin(
     auto: Mapping[str, object],
     step: int,
 ) -> Recorder:
-    """Begin an attempt at ``step``, and return what records it; rank 0 alone calls this."""
+    """Begin an attempt at ``step`` and return its recorder; only rank 0 calls this."""
     attempt = begin(owned, settings, world, launched, auto=auto, step=step)
     return Recorder(attempt, compiled, keep=settings.run.keep, step=step)
 
 
 def _find(settings: Settings, comm: Communicator, checkpoints: Path) -> Checkpoint | None:
-    """Return, on rank 0, the checkpoint that --resume says, if any; all ranks must call this."""
+    """Return the checkpoint that --resume selects, or None; None on ranks other than 0. All ranks must call this."""
     launch = settings.launch
 
     def find() -> Checkpoint | None:
@@ -174,7 +174,7 @@ def _find(settings: Settings, comm: Communicator, checkpoints: Path) -> Checkpoi
 
 
 def _resume(learner: Learner, settings: Settings, comm: Communicator, found: Checkpoint | None) -> Header:
-    """Bring ``learner`` to what rank 0 has ``found``, and return what is known of that; all ranks must call this."""
+    """Restore ``learner`` from the checkpoint ``found`` on rank 0 and return its header; all ranks must call this."""
 
     def check() -> None:
         if found:
@@ -187,7 +187,7 @@ def _resume(learner: Learner, settings: Settings, comm: Communicator, found: Che
 
 
 class Training:
-    """Training under way: what is done in which order, epoch by epoch."""
+    """Training loop over epochs: train, evaluate, save."""
 
     def __init__(
         self,
@@ -200,18 +200,18 @@ class Training:
         found: Header,
         profiler: Profiler | None,
     ) -> None:
-        """Go on from what was ``found``."""
+        """Prepare to continue from the checkpoint header ``found``."""
         self.settings, self.folder, self.world = settings, folder, parts.learner.comm.world
         self.parts, self.learner, self.program, self.run = parts, parts.learner, program, run
         self.profiler = profiler
         self.evaluated = found.metric is not None
-        """Whether an evaluation at the start has been recorded."""
+        """Whether the checkpoint holds the metric of an evaluation."""
 
     def train(self) -> Reason:
         """Train to the end.
 
         Raises:
-            Stopped: if all ranks agree on that before; everything is saved then.
+            Stopped: if all ranks agree to stop early; everything is saved by then.
         """
         self._announce()
         while not self._finished():
@@ -224,22 +224,22 @@ class Training:
                 verify_interval=self.settings.run.verify_replicas,
             )
             self._end_epoch()
-        if self.program.evaluation is None:  # no step was left
+        if self.program.evaluation is None:  # no steps remained
             if self.evaluated:
                 self.program.evaluation = self._evaluate()
-            else:  # the last attempt stopped behind the last step
+            else:  # the previous attempt stopped after the last step, before the evaluation
                 self._end_epoch()
         self.program.require_decodable_validation()
         self.run.save_rest()
         self.run.conclude()
         epoch, epochs = self.run.position.epoch, self.settings.train.epochs
         if epoch < epochs and self._steps_left() != 0:
-            log.info("ended behind epoch %d of %d, as --stop-epoch says", epoch, epochs)
+            log.info("stopped after epoch %d of %d because of --stop-epoch", epoch, epochs)
         return Reason.NONE
 
     def _announce(self) -> None:
         log.info(
-            "%d rank(s) on %s: %s on %s, %d training and %d validation samples, %d a step; run folder %s",
+            "%d rank(s) on %s: %s on %s, %d training and %d validation samples, %d per step; run folder %s",
             self.world.size,
             self.learner.comm.device.type,
             self.settings.model.arch,
@@ -254,7 +254,7 @@ class Training:
         self.program.progress.start(self.run.start)
 
     def _steps_left(self) -> int | None:
-        """Return how many optimiser steps may still be taken; None if there is no limit."""
+        """Return the number of remaining optimizer steps; None if there is no limit."""
         if self.settings.launch.dry_run:
             return max(0, self.run.start.step + 1 - self.run.position.step)
         limit = self.settings.train.max_steps
@@ -267,7 +267,7 @@ class Training:
     def _batches(self) -> Iterator[Batch]:
         position = self.run.position
         batches = self.parts.feed.batches(epoch=position.epoch, start=position.samples, steps=self._steps_left())
-        # A dry run's folder is known to rank 0 alone.
+        # Only rank 0 has the path of a dry run's folder.
         if self.settings.run.record_samples and not self.settings.launch.dry_run:
             path = self.folder.logs / f"samples.rank{self.world.rank}.jsonl"
             batches = recorded(batches, path, position=position)
@@ -285,7 +285,7 @@ class Training:
         )
 
     def _end_epoch(self) -> None:
-        """Evaluate, move on to the next epoch if this one is complete, and save."""
+        """Evaluate, advance to the next epoch if this one is complete, and save."""
         began = time.monotonic()
         result = self._evaluate()
         self.run.write(self.program.evaluated(self.run.position, result, seconds=time.monotonic() - began))
@@ -293,23 +293,23 @@ class Training:
         if self.run.position.samples == len(self.parts.train_set):
             self.run.position = self.run.position.next_epoch()
         self.run.end_epoch(last=self._finished())
-        self.program.require_decodable_validation()  # once everything is saved
+        self.program.require_decodable_validation()  # only after everything is saved
 
 
 def train_epoch(
     learner: Learner, batches: Iterable[Batch], run: Run, *, samples: int, verify_interval: int | None
 ) -> None:
-    """Train on ``batches``, the rest of an epoch of ``samples``.
+    """Train on ``batches``, the remaining batches of an epoch.
 
     Args:
-        learner: that trains.
-        batches: of this rank.
-        run: that counts the steps.
-        samples: of an epoch, over all ranks.
-        verify_interval: steps between two comparisons of the replicas; None for none.
+        learner: the learner to train.
+        batches: this rank's micro-batches.
+        run: the run that counts the steps.
+        samples: the number of samples in an epoch, over all ranks.
+        verify_interval: steps between two comparisons of the replicas; None: never compare.
 
     Raises:
-        Stopped: if all ranks agree on that; everything is saved then.
+        Stopped: if all ranks agree to stop; everything is saved by then.
     """
     for plan, micro_batches in by_step(batches):
         learner.start_step(run.position, step_samples=plan.step_samples)

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from clusters import JOBGEN
-from jobgen.model.job import Site
+from jobgen.base.job import Site
 from jobgen.resolve.load import load
 
 TOOLS = ("id", "ip", "bash", "unshare")

@@ -93,7 +93,7 @@ def test_a_time_limit_is_continued_by_the_next_job_bitwise(openpbs, user, config
         assert [fields.get(name) for name in same] == [asked.get(name) for name in same]
     assert fields["Exit_status"] == "0", output
     assert digest(folder / "run/checkpoints/latest") == digest(folder / "whole/checkpoints/latest")
-    said = [line for line in output.splitlines() if "going on" in line or "resumed" in line]
+    said = [line for line in output.splitlines() if "[requeued]" in line or "resumed" in line]
     table(f"OpenPBS: time limit, {settings['user']}", [[line] for line in said])
 
 

@@ -36,5 +36,5 @@ def test_the_clone_may_change_and_go_and_the_nodes_be_others(cluster, tmp_path, 
     assert status(out)["start_step"] == before
     run = json.loads((out / "run.json").read_text())
     assert (run["world_size"], run["variables"]["OMP_NUM_THREADS"]) == (1, "3")
-    said = [line for line in (job.output + again.output).splitlines() if "going on" in line or "resumed" in line]
+    said = [line for line in (job.output + again.output).splitlines() if "[requeued]" in line or "resumed" in line]
     table("the clone changed, then gone; then one node of one GPU", [[line] for line in said])

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from slipway.checkpoint.folder import Checkpoint
+from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.header import Header, Metric, Position
 from slipway.checkpoint.store import CheckpointStore, find_checkpoint
 

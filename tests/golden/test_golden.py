@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from jobgen.base.errors import JobgenError
 from jobgen.cli import main, parser
-from jobgen.errors import JobgenError
+from jobgen.render.files import job_of, stale_scripts
 from jobgen.render.header import origin_of
 from jobgen.render.script import render, render_shell
-from jobgen.render.scripts import job_of, stale_scripts
 from jobgen.render.template import fill
 from jobgen.schedulers import scheduler_names, scheduler_of
 from messages import refused

@@ -26,11 +26,11 @@ JOBGEN = {module: text for module, text in MODULES.items() if module.startswith(
 ROOMS = {
     "jobgen": """
         __main__ cli completion explain follow batch jobs render detect resolve launchers schedulers runtimes
-        model errors""",
+        base""",
     "slipway": """
         session lightning script checks capture state run data __main__ checkpoint rng report dist base""",
     "trainer": """
-        evaluate __main__ launch train adapter selftest results build training parallel data optim model config""",
+        evaluate __main__ launch train adapter selftest results build engine parallel data optim model config""",
 }
 """The rooms of each package: each imports only those after it."""
 LIGHT = sorted(module.removesuffix(".py").replace("/", ".") for module in MODULES if module.startswith("slipway/base/"))
@@ -78,7 +78,7 @@ def test_the_sources_and_their_imports_are_found():
         (
             ["torch.distributed"],
             {
-                "slipway/dist/adopt.py",
+                "slipway/dist/existing_group.py",
                 "slipway/dist/torch_distributed.py",
                 "trainer/selftest/measure.py",
             },
@@ -95,10 +95,10 @@ def test_the_sources_and_their_imports_are_found():
         (
             ["os.environ", "os.getenv"],  # each program reads it once
             {
-                *("jobgen/follow/finding.py", "jobgen/jobs/submit.py"),
-                "jobgen/render/scripts.py",  # where sites are
+                *("jobgen/follow/lookup.py", "jobgen/jobs/submit.py"),
+                "jobgen/render/files.py",  # where sites are
                 "jobgen/detect/__init__.py",  # of the login node
-                "jobgen/model/queue.py",  # hands it on to the scheduler's command
+                "jobgen/base/queue.py",  # hands it on to the scheduler's command
                 "slipway/script/opening.py",  # of a user's script
                 *("trainer/__main__.py", "trainer/launch/preflight.py", "trainer/evaluate/command.py"),
                 "trainer/launch/dask/worker.py",  # hands it on to what it runs
@@ -178,7 +178,7 @@ class TestJobgen:
         for name, module in files.items():
             found = imports_in(MODULES[module])
             graph[name] = {source if source in files else source.rpartition(".")[0] for source in found}
-        assert "jobgen.model.queue" in graph["jobgen.schedulers.slurm"]
+        assert "jobgen.base.queue" in graph["jobgen.schedulers.slurm"]
         list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError
 
     def test_only_schedulers_name_their_variables(self):

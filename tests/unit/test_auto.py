@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from messages import assert_warning, refused, slugs
-from slipway.checkpoint.folder import Checkpoint
+from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.header import Header, Position
 from slipway.dist.communicator import Alone
 from support import ROOT
 from trainer.config.settings import DataConfig, Launch, ModelConfig, Settings, TrainConfig
-from trainer.training.auto import PLAIN, by_hardware, multiplies_bf16, saved, settle
-from trainer.training.checkpoint import CONFIG
+from trainer.engine.auto_precision import PLAIN, by_hardware, multiplies_bf16, saved, settle
+from trainer.engine.checkpoint import CONFIG
 
 CPU = torch.device("cpu")
 GPU = torch.device("cuda", 0)
@@ -177,8 +177,8 @@ def test_a_gpu_that_emulates_bf16_is_warned_of(monkeypatch, caplog):
     """The run began on another machine; this needs no GPU."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (7, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "V100")
-    monkeypatch.setattr("trainer.training.auto.broadcast_json", lambda _comm, value: value)
-    monkeypatch.setattr("trainer.training.auto.run_on_root", lambda _comm, action: action())
+    monkeypatch.setattr("trainer.engine.auto_precision.broadcast_json", lambda _comm, value: value)
+    monkeypatch.setattr("trainer.engine.auto_precision.run_on_root", lambda _comm, action: action())
     begun = checkpoint_of({"train": {"amp": "bf16"}, "model": {"channels_last": True}})
     assert settle(settings_of(), Alone(GPU), backend="ddp", checkpoint=begun).train.amp == "bf16"
     assert len(caplog.messages) == 1

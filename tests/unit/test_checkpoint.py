@@ -13,8 +13,8 @@ import torch
 
 from messages import assert_names, assert_warning, refused
 from slipway.base.errors import LostFolderError
-from slipway.checkpoint.folder import MANIFEST, Checkpoint, DamagedError, read_checkpoint, read_header, verify
-from slipway.checkpoint.folder import write_checkpoint as write
+from slipway.checkpoint.format import MANIFEST, Checkpoint, DamagedError, read_checkpoint, read_header, verify
+from slipway.checkpoint.format import write_checkpoint as write
 from slipway.checkpoint.header import Header, Metric, Position
 from slipway.checkpoint.store import CheckpointStore, find_checkpoint
 from support import file_size_limit
@@ -296,7 +296,7 @@ class TestStore:
             raise OSError(errno.ESTALE, "Stale file handle", str(path))
 
         with monkeypatch.context() as patch:
-            patch.setattr(f"slipway.checkpoint.folder.{broken}", stale)
+            patch.setattr(f"slipway.checkpoint.format.{broken}", stale)
             with pytest.raises(OSError, match="Stale file handle"):
                 store.newest()
         require_equal(store.newest(), checkpoint_of(2))

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import pytest
 
+from jobgen.base.job import Site
 from jobgen.cli import main
 from jobgen.detect import Detected, detect
 from jobgen.detect.ask import Asker
-from jobgen.model.job import Site
 from jobgen.resolve.load import load
 from recorded import CLUSTERS, HOST, commands_of, login_node
 

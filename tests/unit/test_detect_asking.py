@@ -11,10 +11,10 @@ import pytest
 
 import jobgen.detect
 import recorded
+from jobgen.base.job import Site
 from jobgen.cli import main
 from jobgen.detect import ask, detect
 from jobgen.detect.ask import Answer, Asker
-from jobgen.model.job import Site
 from jobgen.resolve.load import load
 
 RUBBISH = {

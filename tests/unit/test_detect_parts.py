@@ -9,14 +9,14 @@ from typing import NamedTuple
 import pytest
 
 import recorded
+from jobgen.base.job import Site
 from jobgen.cli import main
 from jobgen.detect import ask, detect
 from jobgen.detect.draft import Draft
 from jobgen.detect.gpus import Gpus, gpus_of, maker
+from jobgen.detect.parsing import is_plain
 from jobgen.detect.pbs.facts import size_of
 from jobgen.detect.slurm.facts import FOREVER, minutes_of
-from jobgen.detect.words import is_plain
-from jobgen.model.job import Site
 from jobgen.resolve.load import load
 from messages import assert_error, assert_names
 

@@ -12,7 +12,7 @@ from trainer.config.settings import DataConfig, ModelConfig, Settings, TrainConf
 from trainer.data.base import InMemoryDataset
 from trainer.data.loader import Loader
 from trainer.data.sets import open_data
-from trainer.training.evaluation import Evaluation, evaluate
+from trainer.engine.evaluation import Evaluation, evaluate
 
 MEAN_STD = (torch.tensor([0.5], dtype=torch.float64), torch.tensor([0.25], dtype=torch.float64))
 

@@ -6,8 +6,8 @@ from safetensors import SafetensorError
 from safetensors.torch import save
 
 from ranks import on_ranks
-from slipway.checkpoint import components
-from slipway.checkpoint.folder import Checkpoint
+from slipway.checkpoint import stateful
+from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.header import Header, Position
 
 
@@ -43,7 +43,7 @@ class OnlyCommon:
 
 @pytest.mark.parametrize("chunk", [1, 100, 1 << 20])
 def test_every_dtype_arrives_as_it_was_saved(monkeypatch, chunk):
-    monkeypatch.setattr(components, "CHUNK", chunk)  # so that tensors are divided, or sent together
+    monkeypatch.setattr(stateful, "CHUNK", chunk)  # so that tensors are divided, or sent together
     bits = torch.randint(0, 256, (64 * 16,), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     named = {}
     for dtype in savable():
@@ -58,7 +58,7 @@ def test_every_dtype_arrives_as_it_was_saved(monkeypatch, chunk):
 
     def receive(comm):
         holder = Holder()
-        components.restore({"part": holder}, found if comm.world.is_root else None, OnlyCommon(comm))
+        stateful.restore({"part": holder}, found if comm.world.is_root else None, OnlyCommon(comm))
         return holder.state
 
     for state in on_ranks(2, receive):
@@ -66,4 +66,4 @@ def test_every_dtype_arrives_as_it_was_saved(monkeypatch, chunk):
         for name, tensor in named.items():
             got = state[name]
             assert (got.dtype, got.shape) == (tensor.dtype, tensor.shape)
-            assert torch.equal(components.as_bytes(got), components.as_bytes(tensor)), name
+            assert torch.equal(stateful.as_bytes(got), stateful.as_bytes(tensor)), name

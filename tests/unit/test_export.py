@@ -12,8 +12,8 @@ from torch import nn
 
 from messages import assert_error, assert_warning
 from slipway.__main__ import main
-from slipway.checkpoint.components import capture
 from slipway.checkpoint.header import Header, Metric, Position
+from slipway.checkpoint.stateful import capture
 from slipway.checkpoint.store import CheckpointStore
 from support import file_size_limit
 

@@ -511,7 +511,7 @@ class TestSlurm:
             (here / "my log.out").write_text("hello\n")
 
         monkeypatch.setattr(time, "sleep", begin_and_end)
-        monkeypatch.setattr("jobgen.follow.follow.ASK", 0)
+        monkeypatch.setattr("jobgen.follow.commands.ASK", 0)
         assert main(["logs", "--follow", "12"]) == 0
         out, err = capfd.readouterr()
         assert out == "hello\n"
@@ -570,7 +570,7 @@ class TestSlurm:
         refused(capsys, "scheduler-silent", "job 12", *values, words=["status", "12"])
 
     def test_a_scheduler_that_hangs(self, here, capsys, monkeypatch):
-        monkeypatch.setattr("jobgen.model.queue.LIMIT", 0.2)
+        monkeypatch.setattr("jobgen.base.queue.LIMIT", 0.2)
         program(here, "scontrol", "exec /usr/bin/sleep 20")
         refused(capsys, "scheduler-silent", "Slurm", "job 12", "scontrol", "0 s", words=["status", "12"])
 

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from jobgen.jobs import faults
+from jobgen.jobs import precheck
 from jobgen.runtimes import container_of
 from messages import assert_error, assert_names, assert_warning, refused
 from slipway.base.gpu import (
@@ -120,10 +120,10 @@ def test_the_trainer_refuses_gpus_that_its_torch_cannot_use(  # noqa: PLR0917 --
 
 def test_submit_names_the_variant_for_nodes_like_this_one(machine, capsys):
     machine("12020", "70", "80")
-    faults._compare_gpus(lambda: "cuda12")
-    faults._compare_gpus(lambda: "of a site")
+    precheck._compare_gpus(lambda: "cuda12")
+    precheck._compare_gpus(lambda: "of a site")
     assert capsys.readouterr().err == ""
-    faults._compare_gpus(lambda: "cuda")
+    precheck._compare_gpus(lambda: "cuda")
     err = capsys.readouterr().err
     assert_warning(err, "gpu-mismatch", "cuda ", "7.0, 8.0", "12.2", "VARIANT=cuda12")
     assert err.count("\n") == 1
@@ -134,10 +134,10 @@ def test_submit_reads_the_variant_of_an_image(tmp_path, monkeypatch):
     program.write_text("#!/bin/sh\necho slipway.torch: 2.15.0\necho slipway.variant: cuda\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert faults._variant_of("some.sif", container_of("apptainer")) == "cuda"
+    assert precheck._variant_of("some.sif", container_of("apptainer")) == "cuda"
     monkeypatch.setenv("PATH", "/nowhere")
-    assert faults._variant_of("some.sif", container_of("apptainer")) == ""
-    assert faults._variant_of("some.sif", container_of("podman")) == ""
+    assert precheck._variant_of("some.sif", container_of("apptainer")) == ""
+    assert precheck._variant_of("some.sif", container_of("podman")) == ""
 
 
 def test_the_table_is_that_of_the_pins():

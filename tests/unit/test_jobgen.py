@@ -14,10 +14,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from jobgen.base.errors import JobgenError
+from jobgen.base.job import JobSpec, Site
+from jobgen.base.shell import COLUMNS, Expansion, array, default, option, quote
 from jobgen.cli import main
-from jobgen.errors import JobgenError
-from jobgen.model.job import JobSpec, Site
-from jobgen.model.shell import COLUMNS, Expansion, array, default, option, quote
 from jobgen.render.script import _commented
 from jobgen.resolve.load import load
 from jobgen.resolve.resolve import FIELDS_OF_SETTINGS, resolve

@@ -14,7 +14,7 @@ from slipway.checkpoint.header import Header, Position
 from trainer.config.settings import ModelConfig, OptimConfig, Settings, TrainConfig
 from trainer.data.loader import NO_LABEL, Batch
 from trainer.data.sampler import rank_steps
-from trainer.training.checkpoint import capture, restore
+from trainer.engine.checkpoint import capture, restore
 
 SHAPE, CLASSES, COUNT = (1, 8, 8), 5, 13
 MEAN_STD = (torch.tensor([0.4], dtype=torch.float64), torch.tensor([0.3], dtype=torch.float64))

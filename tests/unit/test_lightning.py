@@ -333,7 +333,7 @@ def test_a_fused_sgd_under_a_scaler_is_warned_of_once(momentum, expected, tmp_pa
     monkeypatch.setattr(Model, "build", staticmethod(build))
     fp16 = MixedPrecision("16-mixed", "cpu", scaler=torch.amp.GradScaler("cpu"))
     fit(tmp_path, epochs=2, plugins=[fp16])
-    assert [record.args[0] for record in caplog.records if record.name == "slipway.checks.skipping"] == expected
+    assert [record.args[0] for record in caplog.records if record.name == "slipway.checks.skipped_steps"] == expected
 
 
 def test_arguments_that_make_no_sense_are_refused():

@@ -13,7 +13,7 @@ from attempts import Attempt, in_session, terminate, whole_and_stopped
 from messages import refused, slugs
 from slipway import Stopped
 from slipway.base.status import read_status
-from slipway.checkpoint.folder import read_checkpoint
+from slipway.checkpoint.format import read_checkpoint
 
 pytestmark = pytest.mark.usefixtures("agree_after_each_step")
 

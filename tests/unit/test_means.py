@@ -15,9 +15,9 @@ from messages import assert_warning, refused, slugs
 from session_runs import records, saved_step
 from slipway import Stopped
 from slipway.base.status import read_status
-from slipway.checks.skipping import Scalers
-from slipway.script.means import Means
-from slipway.script.window import Logged, Sum, Window
+from slipway.checks.skipped_steps import Scalers
+from slipway.script.pass_means import Means
+from slipway.script.step_metrics import Logged, Sum, Window
 
 pytestmark = pytest.mark.usefixtures("agree_after_each_step")
 
@@ -454,7 +454,7 @@ class TestASessionBeforeTheRanksJoin:
     def test_it_is_refused_in_its_loop_where_nothing_said_so(self, tmp_path, monkeypatch):
         attempt = Attempt(tmp_path)
         with refused("separate-processes", 2, "init_process_group"), attempt.open() as session:
-            monkeypatch.setattr("slipway.dist.adopt.count_ranks", lambda: 2)
+            monkeypatch.setattr("slipway.dist.existing_group.count_ranks", lambda: 2)
             for _ in session.epochs(1):
                 session.batches([1])
 

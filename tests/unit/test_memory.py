@@ -13,12 +13,12 @@ from trainer.build import build_parts
 from trainer.config.settings import DataConfig, Launch, ModelConfig, OptimConfig, Settings, TrainConfig
 from trainer.data.loader import Batch
 from trainer.data.sampler import MicroBatch
+from trainer.engine import memory
+from trainer.engine.auto_precision import PLAIN, settled
+from trainer.engine.memory import memory_of
 from trainer.model import initial_model
 from trainer.model.memory_meter import Meter
 from trainer.parallel.single import SingleStrategy
-from trainer.training import memory
-from trainer.training.auto import PLAIN, settled
-from trainer.training.memory import memory_of
 
 SHAPE, CLASSES, SAMPLES = (3, 32, 32), 10, 6
 CPU = torch.device("cpu")

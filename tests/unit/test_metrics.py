@@ -17,9 +17,9 @@ from slipway.base.errors import is_retryable
 from slipway.base.files import LineFile
 from slipway.run.metrics import JsonLines, TensorBoard, read_records
 from support import file_size_limit
+from trainer.engine.evaluation import Evaluation
 from trainer.results.figures import draw_confusion, draw_curves
 from trainer.results.summary import write_classes, write_confusion
-from trainer.training.evaluation import Evaluation
 
 CLASSES = ("ant", "bee", "cat")
 EVALUATION = Evaluation(

@@ -13,7 +13,7 @@ from messages import assert_warning, refused, slugs
 from ranks import CPU
 from savers import restore, through_disk
 from slipway.capture.weights import fitted
-from slipway.checkpoint import components
+from slipway.checkpoint import stateful
 from slipway.dist.communicator import Alone
 from slipway.state.named_objects import component
 from slipway.state.wrappers import replicas_in
@@ -162,7 +162,7 @@ def test_a_model_that_the_script_changes_before_the_session_is_none_that_has_cha
     caplog.clear()
     second.append(nn.Linear(1, 1))
     part = component("model", second)
-    components.restore({"model": part}, found, Alone(CPU))
+    stateful.restore({"model": part}, found, Alone(CPU))
     part.state_dict()
     assert slugs(caplog.text) == []
 

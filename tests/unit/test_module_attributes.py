@@ -17,7 +17,7 @@ from torch.nn.parallel import DataParallel
 
 from attempts import whole_and_stopped
 from messages import assert_warning, slugs
-from slipway.checkpoint.components import join, split
+from slipway.checkpoint.stateful import join, split
 from slipway.rng.loader_generators import is_generator
 from slipway.rng.seeding import state_digest
 from slipway.state.module_attributes import SMALL, ModuleAttributes

@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim import SGD, Adam, lr_scheduler
 
 from messages import assert_warning, refused, slugs
-from slipway.checkpoint.components import join, split
+from slipway.checkpoint.stateful import join, split
 from slipway.state.named_objects import components_of
 from slipway.state.schedulers import unscheduled
 

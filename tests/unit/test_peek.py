@@ -14,7 +14,7 @@ from messages import assert_warning, refused
 from ranks import on_ranks
 from slipway import Session, Stopped
 from slipway.checkpoint.header import Position
-from slipway.script.peeking import require_as_peeked
+from slipway.script.peek import require_as_peeked
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from torch.autograd.profiler import record_function
 from messages import assert_warning, refused
 from slipway.base.environment import World
 from trainer.config.settings import Launch
-from trainer.training.profiler import BACKWARD, DATA, FORWARD, PARTS, describe, profiler_for, warn_if_missed
+from trainer.engine.profiler import BACKWARD, DATA, FORWARD, PARTS, describe, profiler_for, warn_if_missed
 
 ALONE = World()
 

@@ -88,8 +88,8 @@ def test_all_metrics_of_a_run_of_a_session_are_shown(tmp_path):
     run = make_run(tmp_path / "gan", found=found)
     (run / "config.toml").unlink()
     page = report(tmp_path, run)
-    assert page.figures()[:4] == ["learning rate", "loss_d", "bleu", "optimiser steps/s"]
-    assert "optimiser step</text>" in page.source  # bleu has no epoch
+    assert page.figures()[:4] == ["learning rate", "loss_d", "bleu", "optimizer steps/s"]
+    assert "optimizer step</text>" in page.source  # bleu has no epoch
 
 
 def test_a_run_in_progress_is_shown_as_running(tmp_path, capsys):

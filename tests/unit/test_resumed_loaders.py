@@ -26,7 +26,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from attempts import Attempt, whole_and_stopped
 from messages import assert_warning, slugs
 from slipway import Stopped
-from slipway.data.held_data import digest_of_data
+from slipway.data.array_digest import digest_of_data
 from slipway.data.workers import end_workers
 
 pytestmark = pytest.mark.usefixtures("agree_after_each_step")

@@ -10,8 +10,8 @@ from messages import refused, slugs
 from slipway import Session, Stopped
 from slipway.base.errors import SlipwayError
 from slipway.base.status import read_status
-from slipway.checkpoint.components import split
-from slipway.checkpoint.containers import obstacle
+from slipway.checkpoint.stateful import split
+from slipway.checkpoint.values import obstacle
 
 pytestmark = pytest.mark.usefixtures("agree_after_each_step")
 

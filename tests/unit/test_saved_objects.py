@@ -12,7 +12,7 @@ from ranks import on_ranks
 from slipway.capture import data_parallel, per_rank
 from slipway.capture.saved_objects import SavedObjects
 from slipway.capture.world_change import require_restorable, warn_of_world_size
-from slipway.checkpoint.folder import read_checkpoint, write_checkpoint
+from slipway.checkpoint.format import read_checkpoint, write_checkpoint
 from slipway.checkpoint.header import Header, Position
 from slipway.dist.collectives import as_bytes
 from slipway.state.module_attributes import ATTRIBUTES, ModuleAttributes

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from messages import assert_warning, refused
 from savers import saving_into
 from slipway.base.errors import NotSavedError
-from slipway.checkpoint.folder import Checkpoint, read_checkpoint
+from slipway.checkpoint.format import Checkpoint, read_checkpoint
 from slipway.checkpoint.header import Header, Position
 from slipway.checkpoint.store import CheckpointStore
 from support import file_size_limit

@@ -20,8 +20,8 @@ from messages import refused, slugs
 from session_runs import records, saved_step
 from slipway import Session, SessionError, Stopped
 from slipway.base.status import read_status
-from slipway.checkpoint.folder import Checkpoint, read_checkpoint, write_checkpoint
-from slipway.checks.skipping import warn_of_skipping
+from slipway.checkpoint.format import Checkpoint, read_checkpoint, write_checkpoint
+from slipway.checks.skipped_steps import warn_of_skipping
 from support import file_size_limit
 
 pytestmark = pytest.mark.usefixtures("agree_after_each_step")
@@ -492,7 +492,7 @@ class TestFusedOptimisersUnderGradScaler:
         model = nn.Linear(2, 1)
         optimizers = optimizer(model.parameters())
         with Session(model=model, optimizer=optimizers, scaler=scaler, folder=folder) as session:
-            found = [record.args[0] for record in caplog.records if record.name == "slipway.checks.skipping"]
+            found = [record.args[0] for record in caplog.records if record.name == "slipway.checks.skipped_steps"]
             for _ in session.steps(session.step + 1):
                 scaler.scale(model(torch.ones(3, 2)).sum()).backward()
                 for each in optimizers.values():

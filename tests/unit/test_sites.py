@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from jobgen.base.job import Site
 from jobgen.cli import main
-from jobgen.model.job import Site
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "sites.md").read_text(encoding="utf-8")

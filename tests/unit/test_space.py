@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from messages import slugs
-from slipway.checkpoint.folder import Checkpoint
+from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.header import Header, Position
 from slipway.checkpoint.space import QUOTA_SCRIPT, warn_of_little_space
 

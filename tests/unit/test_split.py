@@ -21,6 +21,7 @@ from support import status
 from toy_model import Toy
 from trainer.config.settings import Launch, ModelConfig, OptimConfig, RunConfig, Settings, TrainConfig
 from trainer.data.seeds import ModuleSeeder, StepSeeder
+from trainer.engine.learner import Learner
 from trainer.model.recompute import blocks
 from trainer.parallel.single import SingleStrategy
 from trainer.parallel.stages.balance import balance, seconds_of
@@ -28,7 +29,6 @@ from trainer.parallel.stages.cut import cut
 from trainer.parallel.stages.profile import Piece, profile
 from trainer.parallel.strategy import connect
 from trainer.train import run
-from trainer.training.learner import Learner
 
 
 def settings_of(

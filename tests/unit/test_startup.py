@@ -6,20 +6,20 @@ import sys
 
 FORKS = """
 import json, os, time
-from slipway.base import startup
+from slipway.base import startup_time
 
 time.sleep(0.2)
-startup.mark(startup.IMPORTS)
+startup_time.mark(startup_time.IMPORTS)
 if not os.fork():
     time.sleep(0.1)
-    startup.mark(startup.MODEL)
-    startup.mark(startup.MODEL)
-    age = startup.age_of_this_process()
-    first = startup.end()
+    startup_time.mark(startup_time.MODEL)
+    startup_time.mark(startup_time.MODEL)
+    age = startup_time.age_of_this_process()
+    first = startup_time.end()
     time.sleep(0.5)
-    startup.restart()
-    startup.mark(startup.IMPORTS)
-    print(json.dumps([first, age, startup.end()]), flush=True)
+    startup_time.restart()
+    startup_time.mark(startup_time.IMPORTS)
+    print(json.dumps([first, age, startup_time.end()]), flush=True)
     os._exit(0)
 os.wait()
 """

@@ -12,7 +12,7 @@ from torch import nn
 from learners import new_learner
 from messages import refused
 from savers import saving_into
-from slipway.checkpoint.folder import Checkpoint, read_checkpoint, write_checkpoint
+from slipway.checkpoint.format import Checkpoint, read_checkpoint, write_checkpoint
 from slipway.checkpoint.header import Header, Metric, Position
 from slipway.checkpoint.store import CheckpointStore
 from slipway.dist.communicator import Alone
@@ -20,8 +20,7 @@ from trainer.config.settings import DataConfig, ModelConfig, OptimConfig, Settin
 from trainer.data.loader import Batch
 from trainer.data.order import TABLES
 from trainer.data.sampler import MicroBatch
-from trainer.evaluate.trained_run import check_config
-from trainer.training.checkpoint import (
+from trainer.engine.checkpoint import (
     IDENTITY,
     capture,
     check_resumable,
@@ -30,6 +29,7 @@ from trainer.training.checkpoint import (
     require_of_trainer,
     restore,
 )
+from trainer.evaluate.trained_run import check_config
 
 SHAPE = (1, 8, 8)
 SQUASHED = ["data.resize", "'crop'", "'squash'"]

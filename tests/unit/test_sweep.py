@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from jobgen.base.queue import tasks_of
 from jobgen.batch.sweep.axes import divide, drawn, grid
 from jobgen.batch.sweep.record import read_sweep
 from jobgen.cli import main
 from jobgen.jobs.trainer_flags import load_schema
-from jobgen.model.queue import tasks_of
 from messages import assert_error, refused
 from slipway.base.slugs import SLUGS
 

@@ -22,18 +22,18 @@ from ranks import CPU
 from readme import CLASSIFY
 from slipway.base.contract import EXIT_USAGE
 from slipway.base.errors import SlipwayError
-from slipway.checkpoint.components import capture as capture_components
 from slipway.checkpoint.header import Header, Metric, Position
+from slipway.checkpoint.stateful import capture as capture_components
 from slipway.checkpoint.store import CheckpointStore
 from slipway.dist.communicator import Alone
 from trainer.config.settings import DataConfig, ModelConfig, Settings, experiment
 from trainer.data.order import TABLES
 from trainer.data.sets import open_data
+from trainer.engine.checkpoint import IMAGES, capture, facts, images_of
 from trainer.evaluate import trained_run as source_module
 from trainer.evaluate.export import main as export
 from trainer.evaluate.trained_run import check_config, check_data, find_source, model_of, read_trained
 from trainer.model import build_model
-from trainer.training.checkpoint import IMAGES, capture, facts, images_of
 
 CONFIG = Settings(model=ModelConfig(arch="mlp", ema_decay=0.5))
 DATA = open_data(CONFIG.data)

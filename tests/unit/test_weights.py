@@ -13,7 +13,7 @@ from messages import refused
 from ranks import on_ranks
 from slipway import Session
 from slipway.capture.weights import read_weights
-from slipway.checkpoint.components import restore
+from slipway.checkpoint.stateful import restore
 from slipway.dist.collectives import run_on_root
 from slipway.state.model_state import Model
 

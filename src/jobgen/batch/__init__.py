@@ -1,1 +1,1 @@
-"""Folders of several runs that are submitted together: what studies and sweeps have in common."""
+"""Studies and sweeps: folders of several runs that are submitted together, and their common code."""

@@ -1,27 +1,27 @@
-"""What runs may cost, and the question whether that is meant."""
+"""Maximum cost of a set of jobs, and the confirmation prompt."""
 
 from __future__ import annotations
 
 import sys
 from typing import List, NamedTuple
 
-from jobgen.errors import UsageError, printable
-from jobgen.model.job import Job
+from jobgen.base.errors import UsageError, printable
+from jobgen.base.job import Job
 
 
 class Cost(NamedTuple):
-    """What jobs take at most, at their time limits."""
+    """Core-hours and GPU-hours of jobs that run to their time limits."""
 
     core_hours: float
     gpu_hours: float
 
     def __str__(self) -> str:
-        """Return it in words."""
+        """Return the cost as text."""
         return f"at most {self.core_hours:.1f} core-hours, {self.gpu_hours:.1f} GPU-hours, in one attempt each"
 
 
 def cost_of(jobs: List[Job]) -> Cost:
-    """Return what ``jobs`` take if each runs to its time limit once."""
+    """Return the cost of ``jobs`` if each runs to its time limit once."""
     hours = [(job, job.spec.nodes * job.spec.minutes / 60) for job in jobs]
     return Cost(
         sum(each * job.cpus_per_node for job, each in hours), sum(each * job.gpus_per_node for job, each in hours)
@@ -29,25 +29,27 @@ def cost_of(jobs: List[Job]) -> Cost:
 
 
 def ask(hours: float, *, limit: float, yes: bool) -> None:
-    """Ask a person about more ``hours`` of cores or GPUs than ``limit``, unless ``yes`` has been said.
+    """Request confirmation at the terminal if ``hours`` exceed ``limit``, unless ``yes``.
 
     Raises:
-        UsageError: without a person, or a yes.
+        UsageError: if standard input is not a terminal, or the answer is not yes.
     """
     if hours <= limit or yes:
         return
-    question = f"that is more than {limit:g} hours (--limit): submit? [y/N] "
-    if not sys.stdin or not sys.stdin.isatty():  # None: it is closed
-        raise UsageError("not-confirmed", f"that may take {hours:.1f} hours, more than --limit {limit:g}: add --yes.")
+    question = f"this may use more than {limit:g} hours (--limit): submit? [y/N] "
+    if not sys.stdin or not sys.stdin.isatty():  # None if standard input is closed
+        raise UsageError(
+            "not-confirmed", f"the jobs may use {hours:.1f} hours, more than --limit {limit:g}: add --yes to submit."
+        )
     try:
         answer = input(question)
     except EOFError:
         answer = ""
     if answer.strip().lower() not in {"y", "yes"}:
-        raise UsageError("not-confirmed", "nothing has been submitted.")
+        raise UsageError("not-confirmed", "not confirmed: nothing was submitted.")
 
 
 def say(text: str) -> None:
-    """Print a line, unless standard output is closed."""
+    """Print one line, unless standard output is closed."""
     if sys.stdout:
         sys.stdout.write(f"{printable(text)}\n")

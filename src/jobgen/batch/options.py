@@ -1,4 +1,4 @@
-"""Options of the command line that studies and sweeps have in common, and the types of their values."""
+"""Command-line options that studies and sweeps share, and the types of their values."""
 
 from __future__ import annotations
 
@@ -9,21 +9,19 @@ from typing import List
 
 
 def add_common(command: argparse.ArgumentParser, *, what: str) -> None:
-    """Add the options of any set of runs, called ``what``."""
-    command.add_argument("--output", required=True, metavar="FOLDER", help=f"of the {what}; a run folder below it each")
-    limit = "core-hours, or GPU-hours of a job with GPUs, above which it asks (default: %(default)s)"
+    """Add the options of any set of runs; ``what`` is "study" or "sweep"."""
+    command.add_argument("--output", required=True, metavar="FOLDER", help=f"folder of the {what} and its run folders")
+    limit = "core-hours (GPU-hours for jobs with GPUs) above which jobgen requests confirmation (default: %(default)s)"
     command.add_argument("--limit", type=hours, default=100, metavar="HOURS", help=limit)
-    command.add_argument("--yes", action="store_true", help="do not ask")
-    command.add_argument(
-        "--dry-run", action="store_true", help="only show what would be submitted, its cost, and what would be refused"
-    )
+    command.add_argument("--yes", action="store_true", help="submit without confirmation")
+    command.add_argument("--dry-run", action="store_true", help="print the jobs, their cost and errors; submit nothing")
 
 
 def hours(text: str) -> float:
-    """Return the number of hours that ``text`` is: 0 or more, or inf.
+    """Parse a number of hours: 0 or more, or inf.
 
     Raises:
-        argparse.ArgumentTypeError: if it is none.
+        argparse.ArgumentTypeError: if ``text`` is not such a number.
     """
     try:
         value = float(text)
@@ -35,10 +33,10 @@ def hours(text: str) -> float:
 
 
 def count(text: str) -> int:
-    """Return the number from 1 to 999999 that ``text`` is.
+    """Parse a whole number from 1 to 999999.
 
     Raises:
-        argparse.ArgumentTypeError: if it is none.
+        argparse.ArgumentTypeError: if ``text`` is not such a number.
     """
     if not re.fullmatch("[1-9][0-9]{0,5}", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 999999")
@@ -46,14 +44,14 @@ def count(text: str) -> int:
 
 
 def counts(text: str) -> List[int]:
-    """Return the numbers from 1 on, separated by commas, each once.
+    """Parse comma-separated whole numbers from 1 to 999999, without duplicates.
 
     Raises:
-        argparse.ArgumentTypeError: if one is none.
+        argparse.ArgumentTypeError: if a part is not such a number.
     """
     return list(dict.fromkeys(count(word) for word in text.split(",")))
 
 
 def words(text: str) -> List[str]:
-    """Return the words, separated by commas, each once."""
+    """Parse comma-separated words, without duplicates."""
     return list(dict.fromkeys(text.split(",")))

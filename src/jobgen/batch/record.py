@@ -1,4 +1,4 @@
-"""A folder of runs and the JSON file in it that names them: written by ``jobgen``, read by everybody else."""
+"""Folder of a study or sweep and its JSON file, which lists the runs: only ``jobgen`` writes it."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from typing import ClassVar, Dict, Generic, Iterator, List, Optional, Protocol, 
 
 import msgspec
 
-from jobgen.errors import JobgenError
-from slipway.base.reading import read_start
+from jobgen.base.errors import JobgenError
+from slipway.base.bounded_read import read_start
 
 LOCK = ".lock"
-"""Held while runs are submitted; in the folder of the file."""
+"""Lock file in the same folder, held during submission."""
 LIMIT = 1 << 24
-"""Bytes that are read of such a file: ten thousands of runs."""
+"""Maximum bytes read from the JSON file: enough for tens of thousands of runs."""
 
 
 class SetEntry(Protocol):
-    """A run as it stands in the file; a frozen msgspec.Struct."""
+    """A run's entry in the JSON file; a frozen msgspec.Struct."""
 
     @property
     def name(self) -> str:
-        """Its name, for people."""
+        """Name of the run, for users."""
         ...
 
     @property
     def run(self) -> str:
-        """Its run folder, in that of the file."""
+        """Name of the run folder, which is in the same folder as the file."""
         ...
 
     @property
     def submitted(self) -> Optional[str]:
-        """When it was submitted last, ISO 8601; None before that."""
+        """Time of the last submission, ISO 8601; None if never submitted."""
         ...
 
     @property
     def job(self) -> Optional[str]:
-        """The job of its last submission, 4711_3 for a task of an array; None before that."""
+        """Job of the last submission (4711_3 for an array task); None if never submitted."""
         ...
 
 
@@ -50,33 +50,33 @@ F = TypeVar("F", bound=msgspec.Struct)
 
 
 class RunSet(Generic[E]):
-    """A folder of runs."""
+    """A folder of runs with its JSON file."""
 
     file: ClassVar[str]
-    """Name of its file."""
+    """Name of the JSON file."""
 
     def __init__(self, folder: Path, scheduler: str, entries: List[E], *, found: bytes = b"") -> None:
-        """Describe what is in ``folder``, whose jobs are those of ``scheduler``.
+        """Create the record of the runs in ``folder``.
 
         Args:
-            folder: of the runs; needs not exist.
-            scheduler: by its name.
+            folder: the folder of the runs; it need not exist.
+            scheduler: name of the scheduler that runs their jobs.
             entries: the runs.
-            found: the file as it was read; empty if there was none.
+            found: content of the file when it was read; empty if it did not exist.
         """
         self.folder, self.scheduler, self.found = folder, scheduler, found
         self.entries = {entry.name: entry for entry in entries}
 
     def content(self) -> msgspec.Struct:
-        """Return what the file holds."""
+        """Return the file's content as a struct."""
         raise NotImplementedError
 
     def run_folder(self, entry: E) -> Path:
-        """Return where the run of an entry is."""
+        """Return the run folder of an entry."""
         return self.folder / entry.run
 
     def submitted(self, jobs: Dict[str, str]) -> None:
-        """Note that entries have just been submitted, each by its name and as which job, and write the file."""
+        """Record the submission of ``jobs``, job numbers by entry name, with the current time, and write the file."""
         now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         for name, job in jobs.items():
             self.entries[name] = msgspec.structs.replace(self.entries[name], submitted=now, job=job)  # type: ignore[type-var]
@@ -84,10 +84,10 @@ class RunSet(Generic[E]):
 
     @contextlib.contextmanager
     def submitting(self) -> Iterator[None]:
-        """Write the file, and let no other command submit runs of the folder meanwhile.
+        """Hold the folder's lock and write the file, so that no other command submits its runs at the same time.
 
         Raises:
-            JobgenError: if another one does, or has done so since the file was read, or if it cannot be written.
+            JobgenError: if another command holds the lock or has changed the file, or if it cannot be written.
         """
         lock = self.folder / LOCK
         try:
@@ -100,14 +100,14 @@ class RunSet(Generic[E]):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise JobgenError(
-                    "folder-in-use", f"another command submits runs of {self.folder}: wait for its end."
+                    "folder-in-use", f"another command is submitting runs in {self.folder}: wait until it ends."
                 ) from error
-            except OSError:  # a file system may have no locks: then the look below has to do
+            except OSError:  # file systems without locks: only the check below protects
                 pass
             if self._content_now() != self.found:
                 raise JobgenError(
                     "folder-in-use",
-                    f"another command has submitted runs of {self.folder} meanwhile: run this one again.",
+                    f"another command has submitted runs in {self.folder} since: run this command again.",
                 )
             self.write()
             yield
@@ -123,27 +123,27 @@ class RunSet(Generic[E]):
             raise JobgenError("cannot-read", f"cannot read {self.folder / self.file}: {error.strerror}.") from error
 
     def write(self) -> None:
-        """Write the file: the old one, or the new one whole.
+        """Write the file atomically.
 
         Raises:
-            JobgenError: if that is impossible.
+            JobgenError: if the file cannot be written.
         """
         path = self.folder / self.file
         temporary = path.with_name(f".{self.file}.{os.getpid()}")
         try:
             temporary.write_bytes(msgspec.json.format(msgspec.json.encode(self.content()), indent=1) + b"\n")
-            os.replace(temporary, path)  # noqa: PTH105 -- pathlib has the same, and no other function here needs it
+            os.replace(temporary, path)  # noqa: PTH105 -- pathlib has no advantage here
         except OSError as error:
             with contextlib.suppress(OSError):
-                temporary.unlink()  # where the disk is full, its room is needed
+                temporary.unlink()  # frees space on a full disk
             raise JobgenError("cannot-write", f"cannot write {path}: {error.strerror}.") from error
 
 
 def holds(folder: Path, file: str) -> bool:
-    """Return whether ``folder`` has the ``file`` of a set of runs; False if there is nothing but hidden files.
+    """Return whether ``folder`` contains ``file``; False if it is missing or has only hidden files.
 
     Raises:
-        JobgenError: if something else is there.
+        JobgenError: if the folder has other content or cannot be read.
     """
     if has(folder, file):
         return True
@@ -152,15 +152,15 @@ def holds(folder: Path, file: str) -> bool:
     except OSError as error:
         raise JobgenError("cannot-read", f"cannot read {folder}: {error.strerror}.") from error
     if taken:
-        raise JobgenError("file-exists", f"{folder} is there, and holds no {file}: name another --output.")
+        raise JobgenError("file-exists", f"{folder} exists and has no {file}: choose another --output.")
     return False
 
 
 def has(folder: Path, file: str) -> bool:
-    """Return whether there is the ``file`` of a set of runs in ``folder``, which needs not exist.
+    """Return whether ``folder``, which need not exist, contains ``file``.
 
     Raises:
-        JobgenError: if the folder may not be read.
+        JobgenError: if the folder cannot be read.
     """
     try:
         return (folder / file).is_file()
@@ -169,10 +169,12 @@ def has(folder: Path, file: str) -> bool:
 
 
 def read(folder: Path, file: str, kind: Type[F], *, command: str) -> Tuple[F, bytes]:
-    """Return what the ``file`` in ``folder`` holds, a ``kind`` of struct, and its bytes; ``command`` has written it.
+    """Read ``file`` in ``folder``; return its content as ``kind``, a struct, and its bytes.
+
+    ``command``, which writes such files, appears in the error message.
 
     Raises:
-        JobgenError: if it cannot be read, or is another version's.
+        JobgenError: if the file cannot be read, or has another version's format.
     """
     path = folder / file
     try:
@@ -181,11 +183,15 @@ def read(folder: Path, file: str, kind: Type[F], *, command: str) -> Tuple[F, by
     except OSError as error:
         raise JobgenError("cannot-read", f"cannot read {path}: {error.strerror}.") from error
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise JobgenError("bad-record", f"{path} is not what `{command}` of this version writes ({error}).") from error
+        raise JobgenError(
+            "bad-record", f"{path} does not have the format that `{command}` of this version writes ({error})."
+        ) from error
 
 
 def refuse_outside(path: Path, entries: List[E]) -> None:
-    """Raise a JobgenError if a run that the file ``path`` names is outside of its folder."""
+    """Raise a JobgenError if an entry of the file ``path`` has a run folder outside the file's folder."""
     for entry in entries:
         if not re.fullmatch(r"[\w][\w.-]*", entry.run, flags=re.ASCII):
-            raise JobgenError("bad-record", f"{path}: the run {entry.run[:60]!r} is no folder beside it.")
+            raise JobgenError(
+                "bad-record", f"{path}: the run {entry.run[:60]!r} is not the name of a folder next to this file."
+            )

@@ -1,4 +1,4 @@
-"""How far each run of a set is: what its run folder says, and what the scheduler says of its last job."""
+"""States of the runs of a study or sweep, from their run folders and the scheduler's record of their last jobs."""
 
 from __future__ import annotations
 
@@ -7,47 +7,47 @@ import time
 from dataclasses import dataclass
 from typing import Dict, Generic, List, Literal, Optional, Tuple, TypeVar
 
+from jobgen.base.errors import JobgenError
+from jobgen.base.queue import JobId, Queue, Seen, job_id, tasks_of
 from jobgen.batch.record import RunSet, SetEntry
-from jobgen.errors import JobgenError
 from jobgen.jobs.runs import Run
-from jobgen.model.queue import JobId, Queue, Seen, job_id, tasks_of
 from jobgen.schedulers import queue_of
 
 CLOCKS_APART = 2
-"""Seconds by which the clock of a file server may be behind this one."""
+"""Seconds by which the file server's clock may lag behind this machine's clock."""
 State = Literal["missing", "waiting", "running", "done", "failed"]
 E = TypeVar("E", bound=SetEntry)
 
 
 @dataclass(frozen=True)
 class RunState(Generic[E]):
-    """An entry of a set, and what became of its run."""
+    """An entry and the state of its run."""
 
     entry: E
     run: Run
     state: State
-    """missing: not submitted; failed: its last attempt ended, and nothing goes on by itself."""
+    """missing: not submitted; failed: the last attempt ended and no job will continue the run."""
     about: str
-    """In words."""
+    """One-line description of the state."""
     waited: Optional[float]
-    """Seconds from its last submission to the attempt that followed; None while that is not known."""
+    """Seconds from the last submission to the start of the next attempt; None if unknown."""
     refused: bool
-    """Whether it failed so that trying again unchanged cannot help, as the trainer says: it diverged, say."""
+    """Whether the run failed with an error that an unchanged retry cannot fix, such as divergence."""
 
 
 class Scheduled:
-    """What a scheduler says of jobs; it is asked once for all tasks of an array."""
+    """Cache of the scheduler's answers: one query for all tasks of an array."""
 
     def __init__(self, queue: Optional[Queue]) -> None:
-        """Ask ``queue``, if there is one."""
+        """``queue``: the scheduler to query; None: no job has a record."""
         self._queue = queue
         self._seen: Dict[JobId, Dict[JobId, Seen]] = {}
 
     def look(self, job: JobId) -> Optional[Seen]:
-        """Return what it says of ``job``; None if it has forgotten it.
+        """Return the scheduler's record of ``job``; None if it has none (any more).
 
         Raises:
-            JobgenError: if it does not answer.
+            JobgenError: if the scheduler does not answer.
         """
         whole = job._replace(task="")
         if whole not in self._seen:
@@ -57,10 +57,10 @@ class Scheduled:
 
 
 def states_of(record: RunSet[E]) -> List[RunState[E]]:
-    """Return how far the runs are.
+    """Return the states of the runs in the order of their entries.
 
     Raises:
-        JobgenError: if the scheduler has to be asked, and does not answer.
+        JobgenError: if the scheduler's answer is needed and it does not answer.
     """
     scheduled = Scheduled(queue_of(record.scheduler))
     return [_state_of(record, entry, scheduled) for entry in record.entries.values()]
@@ -70,7 +70,7 @@ def _state_of(record: RunSet[E], entry: E, scheduled: Scheduled) -> RunState[E]:
     run, job = Run(record.run_folder(entry)), job_id(entry.job or "")
     if not job:
         return RunState(entry, run, "missing", "not submitted", None, refused=False)
-    begun = run.started_by(job) is not None  # else what the folder says is of an earlier submission
+    begun = run.started_by(job) is not None  # else the folder's state is from an earlier submission
     state: State = "failed"
     about = run.describe()
     if begun and run.is_done:
@@ -82,13 +82,13 @@ def _state_of(record: RunSet[E], entry: E, scheduled: Scheduled) -> RunState[E]:
         if phase in ("waiting", "running"):
             state = "waiting" if phase == "waiting" else "running"
         if phase == "waiting" or not begun:
-            about = f"job {entry.job} {said or 'is gone'}; {about}"
+            about = f"job {entry.job} {said or 'is not in the queue'}; {about}"
     refused = state == "failed" and begun and run.is_refused
     return RunState(entry, run, state, about, _waited(entry, run), refused)
 
 
 def _asked(run: Run, job: JobId, scheduled: Scheduled, *, begun: bool) -> Tuple[str, str]:
-    """Return the phase of ``job``, or of the one that continues it; "" if it is gone; and what is said of it."""
+    """Return phase and description of ``job``, or of the job that continues it; "" twice without a record."""
     last = run.job if begun else None
     seen = scheduled.look(last.job if last and last.job else job)
     return (seen.phase, f"{seen.state} {seen.about}") if seen else ("", "")
@@ -105,12 +105,12 @@ def _waited(entry: SetEntry, run: Run) -> Optional[float]:
 
 
 def shown_wait(state: RunState[E]) -> str:
-    """Return the seconds that a run waited for its job, for people; "" while they are not known."""
+    """Return the run's queue time as text in seconds; "" if unknown."""
     return "" if state.waited is None else f"{state.waited:.0f} s"
 
 
 def table(rows: List[List[str]]) -> List[str]:
-    """Return a line for each row, in columns."""
+    """Return one line for each row, with aligned columns."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     return ["  ".join([*(cell.ljust(width) for cell, width in zip(row, widths)), row[-1]]).rstrip() for row in rows]
 
@@ -119,5 +119,5 @@ def refuse_unknown(scheduler: str, *, what: str) -> None:
     """Raise a JobgenError if the jobs of ``what`` at ``scheduler`` cannot be followed."""
     if queue_of(scheduler) is None:
         raise JobgenError(
-            "no-scheduler", f"{what} needs a scheduler that queues jobs, and {scheduler} is none: choose another site."
+            "no-scheduler", f"{what} needs a scheduler that queues jobs, and {scheduler} does not: choose another site."
         )

@@ -1,7 +1,7 @@
-"""``jobgen site --detect``: the draft of a site file, from what a login node tells.
+"""``jobgen site --detect``: draft a site file from commands and files of a login node.
 
-Each line names its source, and what could not be found out is a question. Nothing here submits a job or changes
-anything, and a command that is missing, fails, hangs or prints rubbish costs no more than its answers.
+Each value has its source as a comment; undetected values become questions. Detection does not submit jobs or change
+anything. If a command is missing, fails, hangs or prints invalid output, only its values are missing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import List, NamedTuple, Optional
 
-from jobgen.detect.alone import draft_alone
+from jobgen.base.errors import JobgenError, UsageError, note
 from jobgen.detect.ask import Asker
 from jobgen.detect.draft import Draft, Found
 from jobgen.detect.machine import draft_machine
@@ -21,20 +21,22 @@ from jobgen.detect.pbs.facts import read_version
 from jobgen.detect.pbs.site import ask_launcher, draft_pbs
 from jobgen.detect.slurm.facts import read_config
 from jobgen.detect.slurm.site import draft_slurm
-from jobgen.errors import JobgenError, UsageError, note
+from jobgen.detect.workstation import draft_alone
 
 
 def write_draft(*, name: Optional[str], output: Optional[str]) -> int:
-    """Write the draft to the file ``output``, or to standard output, and say how much of it was found.
+    """Write the draft to the file ``output`` or to standard output, and print a summary.
 
     Raises:
-        JobgenError: if the file exists, which may hold answers, or cannot be written.
+        JobgenError: if the file exists (it may contain the user's answers) or cannot be written.
     """
     if name is not None and not (name.strip() and name.isprintable()):
-        raise UsageError("bad-flag-value", f"--name {name[:60]!r}: a name is printable text.")
+        raise UsageError("bad-flag-value", f"--name {name[:60]!r}: the name must be printable text.")
     path = Path(output) if output else None
     if path and os.path.lexists(path):
-        raise JobgenError("file-exists", f"{path} exists, and may hold your answers: name another file, or remove it.")
+        raise JobgenError(
+            "file-exists", f"{path} exists and may contain your answers: choose another file, or remove it."
+        )
     draft = detect(name)
     if path:
         try:
@@ -45,25 +47,25 @@ def write_draft(*, name: Optional[str], output: Optional[str]) -> int:
     else:
         sys.stdout.write(draft.text)
     where = f" in {path}" if path else ""
-    note(f"{len(draft.found)} values were found; questions{where}: {', '.join(draft.asked) or 'none'}")
+    note(f"{len(draft.found)} values detected; open questions{where}: {', '.join(draft.asked) or 'none'}")
     return 0
 
 
 class Detected(NamedTuple):
-    """A draft, and what is said of it."""
+    """A draft and its keys."""
 
     text: str
     found: List[str]
-    """Keys that have a value."""
+    """Keys with a detected value."""
     asked: List[str]
-    """Keys with a question."""
+    """Keys with an open question."""
 
 
 def detect(name: Optional[str] = None) -> Detected:
-    """Return the draft of a site file for this machine's cluster, called ``name``.
+    """Return the draft of a site file for this machine's cluster; ``name`` overrides the detected name.
 
     Raises:
-        JobgenError: if the cluster has a scheduler that jobgen does not know.
+        JobgenError: if the cluster has a scheduler that jobgen does not support.
     """
     draft, asker = Draft(), Asker(os.environ)
     if name is not None:
@@ -82,10 +84,10 @@ def detect(name: Optional[str] = None) -> Detected:
     if pbs:
         ask_launcher(draft)
     for answer in asker.failed:
-        draft.note(f"No answer: {answer.command}: {answer.error}.")
+        draft.note(f"Command failed: {answer.command}: {answer.error}.")
     verb = "render" if spec == "ddp-local" else "submit --dry-run"
     head = [
-        f"A draft by `jobgen site --detect` on {platform.node()}: each value names its source.",
-        f"Answer the questions, then try it: `jobgen {verb} {spec} --site FILE`. docs/sites.md explains the fields.",
+        f"Draft by `jobgen site --detect` on {platform.node()}; the comment of each value is its source.",
+        f"Answer the questions, then test with `jobgen {verb} {spec} --site FILE`. docs/sites.md explains the fields.",
     ]
     return Detected(draft.text(*head), list(draft.found), list(draft.questions))

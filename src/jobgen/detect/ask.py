@@ -1,4 +1,4 @@
-"""A command's answer within a time limit, whatever the command does: hang, print without end, leave children behind."""
+"""Commands with limits on time and output, which may hang, print without end, or leave child processes."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from contextlib import suppress
 from shlex import join
 from typing import Dict, List, Mapping, NamedTuple, Set, Tuple
 
-from jobgen.errors import printable
+from jobgen.base.errors import printable
 
 LIMIT = 30.0
-"""Seconds that a command may take: those that ask Slurm's controller try for several times MessageTimeout (10 s)."""
+"""Time limit in seconds: commands to Slurm's controller retry for several times MessageTimeout (10 s)."""
 LARGEST = 1 << 26
-"""Bytes that it may print: `pbsnodes -a` of 10,000 nodes prints a quarter of that."""
+"""Maximum bytes of output: `pbsnodes -a` of 10,000 nodes prints a quarter of that."""
 CHANGE_OUTPUT = ("SINFO_", "SCONTROL_")
-"""Beginnings of variables by which users change what sinfo and scontrol print (sinfo(1), scontrol(1))."""
+"""Prefixes of variables that change the output of sinfo and scontrol (sinfo(1), scontrol(1))."""
 
 
 class Answer(NamedTuple):
-    """What a command said."""
+    """Result of a command."""
 
     command: str
-    """The command as people type it, the source of what was found in its answer."""
+    """Command line, which the draft names as the source of values."""
     text: str
-    """What it printed; "" where it failed."""
+    """Output; "" if the command failed."""
     error: str
-    """Why there is no answer, on one line; "" where there is one."""
+    """Reason for the failure, on one line; "" on success."""
 
 
 class Asker:
-    """Runs commands, and remembers what did not answer: a program that hangs is not started again."""
+    """Runs commands and records failures; it does not start a program again after it has hung."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
-        """``env``: the environment of the login node, in which commands run."""
+        """``env``: the login node's environment, in which the commands run."""
         self.env = env
         self.failed: List[Answer] = []
         self._hanging: Set[str] = set()
 
     def ask(self, *words: str, both: bool = False, expected: bool = True) -> Answer:
-        """Return what a command prints on standard output, and with ``both`` as errors too.
+        """Run a command and return its standard output; with ``both``, standard error too.
 
-        One that is missing, fails or hangs has no answer; where that was ``expected`` to exist, it is in ``failed``.
+        If the command is missing, fails or hangs, the answer has no text. If ``expected``, it is added to ``failed``.
         """
         command = join(words)
         if words[0] in self._hanging:
@@ -63,7 +63,7 @@ class Asker:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT if both else subprocess.PIPE,
-                start_new_session=True,  # so that its children can be ended with it
+                start_new_session=True,  # so that its children can be killed with it
             )
         except (OSError, ValueError) as error:
             return Answer(command, "", printable(getattr(error, "strerror", None) or str(error)))
@@ -86,7 +86,7 @@ class Asker:
 
 
 def _read(process: subprocess.Popen[bytes]) -> Tuple[str, str, str]:
-    """Return what a process prints, as output and as errors, and why it was not read to its end."""
+    """Return a process's output and errors, and the reason why they are incomplete, or ""."""
     deadline, why = time.monotonic() + LIMIT, ""
     pipes = [pipe for pipe in (process.stdout, process.stderr) if pipe]
     read = {pipe.fileno(): bytearray() for pipe in pipes}
@@ -105,7 +105,7 @@ def _read(process: subprocess.Popen[bytes]) -> Tuple[str, str, str]:
                 why = f"printed more than {LARGEST >> 20} MiB"
             elif time.monotonic() > deadline:
                 why = f"no answer within {LIMIT:.0f} s"
-            elif has_ended and not ready:  # a child that it left behind holds the pipes
+            elif has_ended and not ready:  # a remaining child process holds the pipes open
                 break
     if not why:
         try:

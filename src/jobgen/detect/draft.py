@@ -1,4 +1,4 @@
-"""The draft of a site file: values with their source, questions, and both as text."""
+"""Draft of a site file: values with their sources, questions, and their TOML text."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ import json
 import textwrap
 from typing import Dict, List, NamedTuple, Optional, Tuple, Union
 
-from jobgen.errors import printable
-from jobgen.model.job import Site
+from jobgen.base.errors import printable
+from jobgen.base.job import Site
 
 Value = Union[str, int, bool, Tuple[str, ...]]
 
 COLUMNS = 120
-"""Of the file. Comments that would be longer stand above their line."""
+"""Line length of the file. A comment that does not fit beside its line is placed above it."""
 LONGEST = 600
-"""Characters of a comment."""
+"""Maximum characters of a comment."""
 TABLES = ("options", "cpu_options", "env")
-"""The fields that are tables: last in the file, as TOML wants it."""
+"""Fields that are tables, which must be last in a TOML file."""
 
 
 class Found(NamedTuple):
-    """A value, and what it was read from."""
+    """A value and its source."""
 
     value: Value
     source: str
 
 
 class Question(NamedTuple):
-    """What only a person can answer, and a value that the answer may be like."""
+    """A question for the user, and an example of an answer."""
 
     text: str
     candidate: Optional[Value]
 
 
 class Draft:
-    """A site file that is being found out. Keys are fields, or ``options.NAME``."""
+    """A site file during detection. Keys are fields, or ``options.NAME``."""
 
     def __init__(self) -> None:
         self.found: Dict[str, Found] = {}
@@ -42,15 +42,15 @@ class Draft:
         self.notes: List[str] = []
 
     def add(self, key: str, value: Value, source: str) -> None:
-        """Set a value; the first one of a key counts."""
+        """Set a value, unless the key already has one."""
         self.found.setdefault(key, Found(value, source))
 
     def ask(self, key: str, question: str, candidate: Optional[Value] = None) -> None:
-        """Ask what the value of a key is, or where there is one whether it is right."""
+        """Add a question about a key, or about its detected value."""
         self.questions.setdefault(key, []).append(Question(question, candidate))
 
     def note(self, text: str) -> None:
-        """Say what no field holds."""
+        """Add a comment that belongs to no field."""
         self.notes.append(text)
 
     def text(self, *head: str) -> str:
@@ -67,7 +67,7 @@ class Draft:
         return "\n\n".join(part for part in parts if part) + "\n"
 
     def _paragraphs(self, keys: List[Tuple[str, str]]) -> List[str]:
-        """Return the lines of keys and the names they have there: each question begins a paragraph."""
+        """Return the lines of ``keys`` (pairs of key and name in the file) as paragraphs; questions start new ones."""
         found: List[str] = []
         for key, name in keys:
             lines = self._lines(key, name)
@@ -78,7 +78,7 @@ class Draft:
         return found
 
     def _lines(self, key: str, name: str) -> str:
-        """Return the line of a key below its questions."""
+        """Return a key's questions followed by its line."""
         lines: List[str] = []
         for question in self.questions.get(key, []):
             lines.append(_comment(question.text))
@@ -93,14 +93,14 @@ class Draft:
 
 
 def _comment(text: str) -> str:
-    """Return a comment, shortened where a command printed something endless."""
+    """Return a wrapped comment, truncated to LONGEST characters."""
     shown = printable(text[:LONGEST]) + ("..." if len(text) > LONGEST else "")
     lines = textwrap.wrap(shown, COLUMNS - 2, break_long_words=False, break_on_hyphens=False)
     return "\n".join(f"# {line}" for line in lines)
 
 
 def _toml(value: Value) -> str:
-    """Return a value as TOML, whose strings have the escapes of JSON."""
+    """Return a value as TOML; TOML strings have the escapes of JSON."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):

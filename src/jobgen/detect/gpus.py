@@ -1,4 +1,4 @@
-"""GPUs as schedulers name them: generic resources of Slurm, and the makers that types tell."""
+"""GPU names of schedulers: Slurm's generic resources, and vendors by GPU name."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ NVIDIA = (
     r"|kepler|pascal|volta|turing|ampere|hopper|blackwell|g[hb][23]00|[kmp][1-9]0{1,2}|k20[cmx]?|k80|m2090|v100s?"
     r"|t4|t4000|l4|l40s?|a2|a10g?|a16|a30|a40|a[1458]00|a[2456]000|a4500|h20|h[1278]00|b[123]00|[0-9]g[._][0-9]+gb"
 )
-"""Names of GPUs, their generations and their software, in types, features and properties of nodes."""
+"""Patterns of GPUs, their generations and their software in types, features and properties of nodes."""
 
 
 class Gpus(NamedTuple):
     """GPUs of one type in a node."""
 
     type: str
-    """As the scheduler calls it; "" where it has no types."""
+    """Type in the scheduler's terms; "" without types."""
     per_node: int
 
     @property
     def is_slice(self) -> bool:
-        """Whether one of them is a slice of a GPU (MIG)."""
+        """Whether each is a slice of a GPU (MIG)."""
         return bool(re.search(MIG_PROFILE, self.type, flags=re.ASCII))
 
 
 def gpus_of(gres: str) -> Tuple[Gpus, ...]:
-    """Return the GPUs in generic resources: ``gpu:a100:4(S:0-1),nvme:1``, ``gpu:2``, ``gpu:(null):3(IDX:0-2)``."""
+    """Parse the GPUs of generic resources: ``gpu:a100:4(S:0-1),nvme:1``, ``gpu:2``, ``gpu:(null):3(IDX:0-2)``."""
     found: List[Gpus] = []
     for item in re.split(r",(?![^(]*\))", gres.replace("(null):", "")):
         name, *words = re.sub(r"\(.*", "", item).split(":")
@@ -45,7 +45,7 @@ def gpus_of(gres: str) -> Tuple[Gpus, ...]:
 
 
 def maker(names: Iterable[str]) -> str:
-    """Return who made the GPUs of which these are types, features or properties; "" if they do not tell."""
+    """Return the GPU vendor ("amd", "intel", "nvidia") by types, features or properties; "" if unclear."""
     text = " ".join(names).lower()
     patterns: Sequence[Tuple[str, str]] = (("amd", AMD), ("intel", INTEL), ("nvidia", NVIDIA))
     makers = [name for name, pattern in patterns if re.search(rf"(?<![a-z0-9])(?:{pattern})(?![0-9])", text)]

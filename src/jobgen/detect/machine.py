@@ -1,4 +1,4 @@
-"""What the login node tells of the nodes: container runtime, namespaces, interfaces, folders, proxies."""
+"""Detection of fields that do not depend on the scheduler: container runtime, interfaces, folders, proxies."""
 
 from __future__ import annotations
 
@@ -12,42 +12,46 @@ from typing import Dict, List, Mapping, Optional, Tuple
 from jobgen.detect.ask import Asker
 from jobgen.detect.draft import Draft
 from jobgen.detect.modules import COMMAND, loaded_schedulers, read_modules
-from jobgen.detect.words import listed
+from jobgen.detect.parsing import listed
 
 NAMESPACES = (
     ("/proc/sys/user/max_user_namespaces", "0"),
     ("/proc/sys/kernel/unprivileged_userns_clone", "0"),
     ("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1"),
 )
-"""Files of the kernel, of Debian's and of Ubuntu's, and what in them forbids users namespaces."""
+"""Files of the kernel (upstream, Debian, Ubuntu), and the content that disables user namespaces."""
 WORK = ("SCRATCH", "WORK", "PSCRATCH", "WORKDIR")
-"""Variables by which sites name a large disk of all nodes."""
+"""Variables with which sites name a large shared disk."""
 LONGEST = 1000
-"""Characters of a variable that becomes a value."""
+"""Maximum characters of a variable that becomes a value."""
 PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 
 
 def draft_machine(draft: Draft, asker: Asker, *, has_pyxis: bool) -> None:
-    """Find out the fields that are the same whatever the scheduler is."""
+    """Detect the fields that do not depend on the scheduler."""
     modules = read_modules(asker)
     _container(draft, asker, modules, has_pyxis=has_pyxis)
     if loaded := loaded_schedulers(asker):
-        draft.add("purge_modules", False, f"LOADEDMODULES: {listed(loaded)} is the scheduler's own")
+        draft.add("purge_modules", False, f"LOADEDMODULES: {listed(loaded)} belongs to the scheduler")
     _interfaces(draft, asker, modules)
     _folders(draft, asker.env)
     for name in PROXIES:
         value = asker.env.get(name, "")
         if "@" in value:
-            draft.ask(f"env.{name}", f"Which {name} do nodes use? The one here holds a password.", "http://HOST:PORT")
+            draft.ask(
+                f"env.{name}",
+                f"Which {name} do nodes use? The value on this machine contains a password.",
+                "http://HOST:PORT",
+            )
         elif value and value.isprintable() and len(value) <= LONGEST:
             draft.add(f"env.{name}", value, f"{name} on this node")
     if asker.env.get("SBATCH_EXPORT") == "NONE":
-        draft.note("SBATCH_EXPORT=NONE here: jobgen submit writes settings into the script, and jobs have the PATH of "
-                   "their nodes: add folders to it by the field path.")  # fmt: skip
+        draft.note("SBATCH_EXPORT=NONE is set: jobgen submit writes settings into the script. Jobs use the PATH of "
+                   "their nodes: add folders to it with the field path.")  # fmt: skip
 
 
 def _container(draft: Draft, asker: Asker, modules: Dict[str, List[str]], *, has_pyxis: bool) -> None:
-    """Find the container runtime: on PATH, as a plugin of Slurm, or as a module."""
+    """Detect the container runtime: on PATH, as a Slurm plugin, or as a module."""
     torch = modules.get("torch", [])
     version = _runtime(asker)
     if version:
@@ -63,53 +67,53 @@ def _container(draft: Draft, asker: Asker, modules: Dict[str, List[str]], *, has
         draft.add("container", runtime, f"{COMMAND}: {names[0]}")
         draft.add("modules", (names[0],), f"{COMMAND}{others}")
     elif shutil.which("podman"):
-        draft.add("container", "podman", asker.ask("podman", "--version").text.strip() or "podman is here")
-        draft.ask("container", "Is podman meant for jobs: without root, and on the nodes too?", "none")
+        draft.add("container", "podman", asker.ask("podman", "--version").text.strip() or "podman is on this machine")
+        draft.ask("container", "Can jobs use podman: rootless, and on the nodes too?", "none")
     else:
         _no_container(draft, modules)
     if torch and "venv" not in draft.found:
-        text = f"Without a container: {COMMAND} lists {listed(torch)}. Shall jobs use one, named in modules too?"
+        text = f"Should jobs use a PyTorch module, not a container? {COMMAND}: {listed(torch)}. Add it to modules too."
         draft.ask("venv", text, "modules")
 
 
 def _runtime(asker: Asker) -> Optional[Tuple[str, str]]:
-    """Return which of Apptainer and Singularity is on PATH, and what it says: one may be a link to the other."""
+    """Return the name and version text of Apptainer or Singularity on PATH, or None; one may be a link to the other."""
     for program in ("apptainer", "singularity"):
         if shutil.which(program):
             lines = asker.ask(program, "--version").text.split("\n")
             said = next((line for line in lines if re.search("version [0-9]|^[0-9]", line)), "").strip()
             name = "singularity" if said.startswith("singularity") else program
             name = "apptainer" if said.startswith("apptainer") else name
-            return name, f"{program} --version: {said}" if said else f"{program} is here, and does not say its version"
+            return name, f"{program} --version: {said}" if said else f"{program} is on this machine, version unknown"
     return None
 
 
 def _no_container(draft: Draft, modules: Dict[str, List[str]]) -> None:
     torch = modules.get("torch", [])
-    draft.add("container", "none", f"no apptainer, singularity, podman or pyxis here, and none in {COMMAND}")
-    draft.ask("container", "Do the nodes have a container runtime that this one does not show?", "apptainer")
+    draft.add("container", "none", f"no apptainer, singularity, podman or pyxis on this machine or in {COMMAND}")
+    draft.ask("container", "Do the nodes have a container runtime that this machine does not have?", "apptainer")
     if torch:
         others = f"; others: {listed(torch[1:])}" if torch[1:] else ""
         draft.add("venv", "modules", f"{COMMAND}: {torch[0]}")
         draft.add("modules", (torch[0],), f"{COMMAND}{others}")
     elif pythons := modules.get("python"):
-        text = f"Is one of these needed to build .venv with, Python 3.11 or later? {COMMAND}: {listed(pythons)}."
+        text = f"Is one of these modules needed to build .venv (Python 3.11 or later)? {COMMAND}: {listed(pythons)}."
         draft.ask("modules", text, (pythons[0],))
 
 
 def _namespaces(draft: Draft, asker: Asker, program: str) -> None:
-    """Say where neither namespaces nor a setuid starter let users run containers."""
+    """Add a question if users have neither user namespaces nor a setuid starter to run containers."""
     answer = asker.ask("unshare", "--user", "--map-root-user", "true", expected=False)
     if not answer.error or _has_starter(program):
         return
     reasons = [path for path, value in NAMESPACES if _content(path) == value]
     why = f" ({listed(reasons)})" if reasons else ""
-    text = f"Can users run containers on the nodes? Here they have no user namespaces{why}, and {program} no setuid "
+    text = f"Can users run containers on the nodes? This machine has no user namespaces{why} and no setuid {program} "
     draft.ask("container", f"{text}starter.", "none")
 
 
 def _has_starter(program: str) -> bool:
-    """Return whether the setuid part of Apptainer or Singularity is installed beside it.
+    """Return whether the setuid starter of Apptainer or Singularity is installed.
 
     https://apptainer.org/docs/admin/main/installation.html, "Setuid".
     """
@@ -131,7 +135,7 @@ def _content(path: str) -> str:
 
 
 def _interfaces(draft: Draft, asker: Asker, modules: Dict[str, List[str]]) -> None:
-    """Name the interfaces of a Slingshot network, and of InfiniBand where people may want it."""
+    """Detect the interfaces of Slingshot and InfiniBand networks, and an MPI other than Open MPI."""
     text = asker.ask("ip", "-brief", "link", "show", expected=False).text
     names = [line.split()[0].partition("@")[0] for line in text.splitlines() if line.strip()]
     names = names or [path.name for path in Path("/sys/class/net").glob("*")]
@@ -142,7 +146,7 @@ def _interfaces(draft: Draft, asker: Asker, modules: Dict[str, List[str]]) -> No
         draft.add("env.GLOO_SOCKET_IFNAME", fast[0], source)
     infiniband = sorted(name for name in names if re.fullmatch(r"ib[a-z0-9]*", name))
     if infiniband and not fast:
-        text = f"Do nodes have {listed(infiniband)}, as this one? Dask reaches its workers by it; NCCL finds it itself."
+        text = f"Do nodes have {listed(infiniband)} too? Dask can connect to its workers by it; NCCL detects it."
         draft.ask("interface", text, infiniband[0])
     mpi = fast or modules.get("cray-mpich", [])
     if mpi:
@@ -155,14 +159,14 @@ def _interfaces(draft: Draft, asker: Asker, modules: Dict[str, List[str]]) -> No
 
 
 def _folders(draft: Draft, env: Mapping[str, str]) -> None:
-    """Propose the large disk that the site names by a variable."""
+    """Propose the site's large shared disk, from a variable, as the output folder."""
     named: List[Tuple[str, str]] = [(name, env[name]) for name in WORK if env.get(name)]
     possible = [(name, path) for name, path in named if path.startswith("/") and path.isprintable()]
     if possible:
         name, path = possible[0]
         others = f"; others: {listed(f'{other}={path}' for other, path in possible[1:])}" if possible[1:] else ""
         draft.add("output", f"${name}/runs", f"{name}={path} on this node{others}")
-        draft.ask("output", f"How long do files stay in ${name}? Many sites remove them after some weeks.")
+        draft.ask("output", f"How long are files in ${name} kept? Many sites delete them after some weeks.")
     elif draft.found["scheduler"].value != "local":
-        text = "Where may run folders grow? By default in runs/, in the folder of submission."
+        text = "Which folder has space for run folders? The default is runs/ in the folder of submission."
         draft.ask("output", text, "/scratch/$USER/runs")

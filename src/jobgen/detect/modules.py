@@ -1,4 +1,4 @@
-"""Environment modules: which there are of a container runtime, PyTorch, Python and MPI."""
+"""Environment modules of container runtimes, PyTorch, Python, MPI, CUDA and ROCm."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 from typing import Dict, List, Tuple
 
 from jobgen.detect.ask import Asker
-from jobgen.detect.words import is_plain
+from jobgen.detect.parsing import is_plain
 
 COMMAND = "module -t avail"
 SCRIPT = f'echo "BEGIN MODULES"; {COMMAND} 2>&1'
-"""A login shell defines `module`, and says other things first; what `module` lists it writes as errors (module(1))."""
+"""A login shell defines `module` but may print other text first; `module` lists to standard error (module(1))."""
 WANTED = {
     "apptainer": r"apptainer",
     "singularity": r"singularity(?:-?ce|pro)?",
@@ -21,19 +21,19 @@ WANTED = {
     "cuda": r"(?:cuda|cudatoolkit|cudacore)",
     "rocm": r"rocm",
 }
-"""Names of modules, without their version and the folders above."""
+"""Patterns of module names, without version and parent folders."""
 
 
 def read_modules(asker: Asker) -> Dict[str, List[str]]:
-    """Return the modules of each kind in WANTED, the default or else the newest first."""
+    """Return the modules of each kind in WANTED, the default first, then the newest."""
     answer = asker.ask("bash", "--login", "-c", SCRIPT, expected=False)
-    if answer.error.startswith("no "):  # it hangs; that there are no modules is no failure
+    if answer.error.startswith("no "):  # it hung; a machine without modules is not a failure
         asker.failed.append(answer)
     lines = answer.text.partition("BEGIN MODULES\n")[2].splitlines()
     found: Dict[str, List[Tuple[bool, Tuple[int, ...], str]]] = {kind: [] for kind in WANTED}
     for line in lines:
         name, *marks = line.strip().partition("(")
-        if not is_plain(name) or name.endswith(("/", ":")):  # a folder of modules
+        if not is_plain(name) or name.endswith(("/", ":")):  # a module folder
             continue
         parts = name.split("/")
         for kind, pattern in WANTED.items():
@@ -44,7 +44,7 @@ def read_modules(asker: Asker) -> Dict[str, List[str]]:
 
 
 def loaded_schedulers(asker: Asker) -> List[str]:
-    """Return the loaded modules that are a scheduler: after `module purge` its commands would be gone."""
+    """Return the loaded modules of schedulers: `module purge` would remove the scheduler's commands."""
     names = asker.env.get("LOADEDMODULES", "").split(":")
     return [name for name in names if re.match(r"(?:.*/)?(?:slurm|pbs|openpbs|torque)(?:pro)?(?:/|$)", name.lower())]
 

@@ -1,1 +1,1 @@
-"""``jobgen status``, ``logs`` and ``cancel``."""
+"""The commands ``jobgen status``, ``logs`` and ``cancel``."""

@@ -1,35 +1,35 @@
-"""A job's lines: one for each task and each run; where an array has many, counts by state, and those that failed."""
+"""Status lines of a job: one for each task and run; for large arrays, counts by state and the failed ones."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import Dict, List, Optional, Sequence, Tuple
 
+from jobgen.base.queue import JobId, Seen, tasks_of
 from jobgen.jobs import account
 from jobgen.jobs.runs import Run
-from jobgen.model.queue import JobId, Seen, tasks_of
 
 SHOWN = 10
-"""More tasks than these are counted; of those that failed so many have a line of their own."""
+"""Maximum tasks with one line each; of more tasks, counts are printed, and lines for this many failed ones."""
 BAD = ("failed", "crashed")
-"""States of runs at which somebody has to look."""
+"""States of runs that need the user's attention."""
 
 
 def lines_of_jobs(seen: Sequence[Seen]) -> List[str]:
-    """Return what a scheduler knows of a job, or of the tasks of an array."""
-    tasks = [job for job in seen if "[]" not in job.job_id]  # PBS describes the array itself, too
+    """Return status lines for the scheduler's records of a job or of an array's tasks."""
+    tasks = [job for job in seen if "[]" not in job.job_id]  # PBS lists the array itself too
     if len(tasks) <= SHOWN:
         return [_of_job(job) for job in seen]
     counts: Dict[str, int] = Counter()
     for job in tasks:
-        counts[job.state] += max(1, len(tasks_of(job.job_id)))  # those that wait are one job to Slurm
+        counts[job.state] += max(1, len(tasks_of(job.job_id)))  # Slurm lists waiting tasks as one job
     lines = [_of_job(job) for job in seen if job not in tasks]
     lines.append(f"{sum(counts.values())} tasks: {_counted(counts)}")
     return lines + _first([(job.job_id, [_of_job(job)]) for job in tasks if job.failed])
 
 
 def lines_of_runs(runs: Sequence[Run], job: Optional[JobId]) -> List[str]:
-    """Return how far the runs of ``job`` are, and what they have used."""
+    """Return status lines for the runs of ``job`` and the resources that they used."""
     if len(runs) <= SHOWN:
         lines = [line for run in runs for line in _of_run(run, job)]
     else:
@@ -54,17 +54,17 @@ def _of_run(run: Run, job: Optional[JobId]) -> List[str]:
     if said := run.goodput:
         lines.append(f"    time: {said}")
     if run.stop.exists():
-        lines.append(f"    a stop has been requested, by its file {run.stop.name}")
+        lines.append(f"    stop requested with the file {run.stop.name}")
     return lines
 
 
 def _counted(counts: Dict[str, int]) -> str:
-    """Return numbers by state, the largest first."""
+    """Return the counts by state as text, the largest first."""
     return ", ".join(f"{count} {state}" for state, count in sorted(counts.items(), key=lambda item: -item[1]))
 
 
 def _first(failed: List[Tuple[str, List[str]]]) -> List[str]:
-    """Return the lines of the first, and the names of the others."""
+    """Return the lines of the first SHOWN entries, and one line with the names of the others."""
     lines = [line for _, own in failed[:SHOWN] for line in own]
     if len(failed) > SHOWN:
         lines.append(f"    failed, too: {', '.join(name for name, _ in failed[SHOWN:])}")

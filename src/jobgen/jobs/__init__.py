@@ -1,1 +1,1 @@
-"""Jobs: checked, submitted, and their run folders read."""
+"""Job checks, submission and run folders."""

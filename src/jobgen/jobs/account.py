@@ -1,4 +1,4 @@
-"""What the attempts of runs have used, by the account that each job script leaves at its end (docs/contract.md)."""
+"""Resource usage of attempts, read from the account that each job script writes at its end (docs/contract.md)."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from typing import Annotated, Literal, Optional, Sequence
 
 import msgspec
 
-from slipway.base.reading import SMALL, read_start
+from slipway.base.bounded_read import SMALL, read_start
 
 Natural = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 
 
 class Account(msgspec.Struct, frozen=True):
-    """What one attempt has used."""
+    """Resources that one attempt used."""
 
     nodes: Natural
     count: Natural
-    """GPUs of each node, or cores."""
+    """GPUs or cores of each node, as ``unit`` states."""
     unit: Literal["GPU", "core"]
     seconds: Natural
     gpus_seen: Natural
-    """How many of its GPUs the driver told about; 0: the rest says nothing."""
+    """Number of GPUs that the driver reported; 0: the fields below have no meaning."""
     busy: Natural
-    """Mean of what they were busy, in percent."""
+    """Mean GPU utilization in percent."""
     memory: Natural
-    """The most that one of them held, in MiB."""
+    """Peak memory of the GPU that used most, in MiB."""
     memory_total: Natural
-    """What that one can hold."""
+    """Memory size of that GPU, in MiB."""
 
     @property
     def whole(self) -> int:
-        """GPUs, or cores, of all nodes."""
+        """GPUs or cores over all nodes."""
         return self.nodes * self.count
 
 
 def read_account(path: Path) -> Optional[Account]:
-    """Return the account in a file; None if it holds none."""
+    """Return the account in the file ``path``; None if the file is missing or invalid."""
     try:
         return msgspec.json.decode(read_start(path, limit=SMALL), type=Account)
     except (OSError, msgspec.DecodeError):
@@ -44,9 +44,9 @@ def read_account(path: Path) -> Optional[Account]:
 
 
 def describe(accounts: Sequence[Account], *, attempts: int) -> str:
-    """Return in words what ``accounts`` add up to, of so many ``attempts``; "" without any.
+    """Return the sum of ``accounts`` as a sentence, out of ``attempts`` attempts; "" without accounts.
 
-    Those of one attempt alone are in the words of the job script (jobscripts/lib/account.bash).
+    For one attempt the sentence is that of the job script (jobscripts/lib/account.bash).
     """
     if not accounts:
         return ""
@@ -66,7 +66,7 @@ def _hours(accounts: Sequence[Account]) -> str:
 
 
 def _gpus(accounts: Sequence[Account]) -> str:
-    """Return how busy the GPUs were and how full, as far as drivers told: the mean over all of their seconds."""
+    """Return GPU utilization, averaged over GPU-seconds, and peak memory as text, as far as drivers reported them."""
     used = [account for account in accounts if account.unit == "GPU"]
     seen = [account for account in used if account.gpus_seen]
     if not seen:
@@ -88,13 +88,13 @@ def _plural(count: int, name: str) -> str:
 
 
 def _duration(seconds: int) -> str:
-    if seconds < 60:  # noqa: PLR2004 -- of a minute
+    if seconds < 60:  # noqa: PLR2004 -- seconds per minute
         return f"{seconds} s"
     return f"{_quotient(seconds, 60)} min" if seconds < 3600 else f"{_quotient(seconds, 3600)} h"  # noqa: PLR2004
 
 
 def _quotient(above: int, below: int) -> str:
-    """Return a quotient with one decimal from 10 on, three below 0.1, else two; rounded half up, as Bash does it."""
+    """Return above / below with one decimal from 10, three below 0.1, else two; rounded half up as in Bash."""
     digits = 1 if above >= 10 * below else 3 if 10 * above < below else 2
     scaled = (10**digits * above + below // 2) // below
     return f"{scaled // 10**digits}.{scaled % 10**digits:0{digits}d}"

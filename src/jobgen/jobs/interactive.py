@@ -1,4 +1,4 @@
-"""``jobgen shell``: a shell, or another command, on a node, in what the site's jobs run in."""
+"""``jobgen shell``: run a shell or a command on a node, in the image or environment of the site's jobs."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ import tempfile
 from pathlib import Path
 from typing import Iterator, List, Optional
 
-from jobgen.errors import JobgenError, note
+from jobgen.base.errors import JobgenError, note
 from jobgen.jobs.submit import Submission, examine, is_standalone, missing_command, own_environment, tell
+from jobgen.render.files import job_of
 from jobgen.render.script import render_shell
-from jobgen.render.scripts import job_of
 from jobgen.schedulers import scheduler_of
 
 SPEC = "shell"
 
 
 def open_shell(site: str, settings: List[str], words: List[str], *, umask: int, dry_run: bool = False) -> int:
-    """Run the command ``words``, or an interactive shell if there are none, on a node of ``site``, with ``umask``.
+    """Run the command ``words``, or an interactive shell if it is empty, on a node of ``site``, with ``umask``.
 
-    The script of the session is a file in this folder, which the nodes see as well, until the session ends.
+    The session's script is a temporary file in the current folder, which the nodes can read too.
 
     Returns:
-        The exit code of the scheduler's command, which is that of ``words`` under Slurm; of a dry run that with which
-        the same would be refused now, or 0.
+        The exit code of the scheduler's command; under Slurm it is that of ``words``. For a dry run, the exit code of
+        the first error that the real command would report now, or 0.
 
     Raises:
-        JobgenError: if the session could not start as things are.
+        JobgenError: if the session cannot start.
     """
-    environment = own_environment(inside=True)  # srun takes a node of it
+    environment = own_environment(inside=True)  # inside a job, srun uses a node of that job
     job = job_of(SPEC, site, settings, standalone=is_standalone(environment))
     session = examine(job, [], environment, site=site, dry_run=dry_run)
     scheduler = scheduler_of(job.scheduler)
@@ -43,7 +43,7 @@ def open_shell(site: str, settings: List[str], words: List[str], *, umask: int, 
         faults = (*session.faults, *missing_command(command), *_of_folder(Path.cwd()))
         code = tell([session._replace(faults=faults)])
         sys.stdout.write(text)
-        note(f"would run this by: {shlex.join(command)}")
+        note(f"would run: {shlex.join(command)}")
         return code
     try:
         folder = tempfile.TemporaryDirectory(prefix=".jobgen-shell-", dir=Path.cwd())
@@ -56,19 +56,19 @@ def open_shell(site: str, settings: List[str], words: List[str], *, umask: int, 
 
 
 def _of_folder(folder: Path) -> Iterator[JobgenError]:
-    """Yield why the script cannot be written into ``folder``, as far as can be seen without doing it."""
+    """Yield an error if permissions do not allow this user to write the script into ``folder``."""
     if not os.access(folder, os.W_OK | os.X_OK):
         yield _unwritable(folder, errno.EACCES)
 
 
 def _unwritable(folder: Path, number: Optional[int]) -> JobgenError:
     return JobgenError(
-        "cannot-write", f"cannot write {folder}: {os.strerror(number or 0)}: open the shell in a folder of yours."
+        "cannot-write", f"cannot write {folder}: {os.strerror(number or 0)}: run this in a folder that you can write."
     )
 
 
 def _run(session: Submission, command: List[str], *, umask: int) -> int:
-    """Run the command at this terminal, and return its exit code as a shell says it."""
+    """Run the command at this terminal and return its exit code, 128 + N after signal N."""
     for fault in missing_command(command):
         raise fault
     note(shlex.join(command))
@@ -81,12 +81,13 @@ def _run(session: Submission, command: List[str], *, umask: int) -> int:
         if process:
             process.terminate()
 
-    # A terminal signals the command as well, by whose end this one ends. Not SIG_IGN, which the command would inherit.
+    # The terminal sends these signals to the command too, and this process ends after the command.
+    # A handler instead of SIG_IGN, which the command would inherit.
     handlers = {signal.SIGINT: lambda *_: None, signal.SIGHUP: lambda *_: None, signal.SIGTERM: terminate}
     before = {name: signal.signal(name, handler) for name, handler in handlers.items()}
     try:
         process = subprocess.Popen(command, env=session.environment, umask=umask)
-        if terminated:  # before there was a process to pass it on to
+        if terminated:  # the signal arrived before the process existed
             process.terminate()
         code = process.wait()
     finally:

@@ -1,4 +1,4 @@
-"""Who may write what a job runs: the rule of jobscripts/lib/owners.bash, before a job waits in a queue for it."""
+"""Checks that other users cannot write files that a job runs: the rule of jobscripts/lib/owners.bash as a precheck."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import subprocess
 from pathlib import Path
 from typing import Iterator, List, Optional, Tuple
 
-from jobgen.errors import JobgenError
+from jobgen.base.errors import JobgenError
 
 
 def shared(paths: List[Path], *, trusted: str, owner: Optional[int] = None) -> Iterator[JobgenError]:
-    """Yield the first of ``paths`` that somebody else owns or may write, as an error.
+    """Yield an error for the first of ``paths`` that another user owns or can write.
 
     Args:
-        paths: what is to be run; the first one holds the others. What is not there is left to others to miss.
+        paths: files to run; the first path is the folder of the others. Missing paths are skipped.
         trusted: the setting SLIPWAY_TRUSTED_FOLDER.
-        owner: the number of a user who may own them, besides this one and root.
+        owner: ID of a user who may own them, besides the current user and root.
     """
     if trusted and Path(trusted).resolve() in [paths[0].resolve(), *paths[0].resolve().parents]:
         return
-    is_private = functools.lru_cache(maxsize=None)(_is_private)  # asked once for all of them
+    is_private = functools.lru_cache(maxsize=None)(_is_private)  # look up each group once
     for path in paths:
         try:
             found = path.stat()
@@ -34,19 +34,19 @@ def shared(paths: List[Path], *, trusted: str, owner: Optional[int] = None) -> I
         if found.st_uid not in {os.geteuid(), 0, owner} or found.st_mode & stat.S_IWOTH or by_group:
             yield JobgenError(
                 "writable-by-others",
-                f"{path} would be run, and others own it or can write it ({stat.filemode(found.st_mode)}, user "
-                f"{found.st_uid}, group {found.st_gid}): look into it, then chmod -R go-w {paths[0]}, or, on a disk "
-                "with one mode for all files, set SLIPWAY_TRUSTED_FOLDER.",
+                f"the job would run {path}, which other users own or can write ({stat.filemode(found.st_mode)}, user "
+                f"{found.st_uid}, group {found.st_gid}): check its contents, then run chmod -R go-w {paths[0]}; on a "
+                "disk with one mode for all files, set SLIPWAY_TRUSTED_FOLDER.",
             )
             return
 
 
 def shared_library(folder: Path, *, named: bool, trusted: str) -> Iterator[JobgenError]:
-    """Yield why a job would not run the library ``folder``, as an error.
+    """Yield an error if a job would refuse to run the script library in ``folder``.
 
     Args:
-        folder: of the library.
-        named: whether the user has named it, and with it its owner, rather than found it in the current folder.
+        folder: folder of the script library.
+        named: whether the user named the folder, and so trusts its owner; False for the library of the current folder.
         trusted: the setting SLIPWAY_TRUSTED_FOLDER.
     """
     folder = folder.resolve()
@@ -62,9 +62,10 @@ def shared_library(folder: Path, *, named: bool, trusted: str) -> Iterator[Jobge
 
 
 def _is_private(group: int, user: int) -> bool:
-    """Return whether the group is the user's own: the primary one, of the same name, without another member.
+    """Return whether ``group`` is the user's private group: primary, of the same name, without other members.
 
-    Nor may it be the primary group of another user, as far as `getent passwd` lists users within 10 s. Root has none.
+    It must not be the primary group of another user either, as far as `getent passwd` lists users within 10 s. Root
+    has no private group.
     """
     try:
         account = pwd.getpwuid(user)
@@ -78,9 +79,9 @@ def _is_private(group: int, user: int) -> bool:
 
 
 def _listed_users() -> Iterator[Tuple[int, int]]:
-    """Yield the numbers of each listed user and of its primary group.
+    """Yield the user ID and primary group ID of each listed user.
 
-    Not by ``pwd.getpwall``, as a directory service can take minutes to list all.
+    ``pwd.getpwall`` has no time limit, and a directory service can take minutes to list all users.
     """
     try:
         listed = subprocess.run(["getent", "passwd"], stdout=subprocess.PIPE, timeout=10, check=False).stdout
@@ -95,7 +96,7 @@ def _listed_users() -> Iterator[Tuple[int, int]]:
 
 
 def _has_acl(path: Path) -> bool:
-    """Return whether users or groups besides its own have rights to ``path``."""
+    """Return whether ``path`` has a POSIX ACL, which can give other users or groups access."""
     try:
         return bool(os.getxattr(path, "system.posix_acl_access"))
     except OSError:

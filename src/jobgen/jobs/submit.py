@@ -1,4 +1,4 @@
-"""``jobgen submit``: see what the login node can see, then hand the script to the scheduler."""
+"""``jobgen submit``: check a job on the login node, then submit its script to the scheduler."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ import tempfile
 from pathlib import Path
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from jobgen.errors import JobgenError, UsageError, note
-from jobgen.jobs.faults import faults_of, find_config, need
+from jobgen.base.errors import JobgenError, UsageError, note
+from jobgen.base.job import TRAINS, Job
+from jobgen.base.queue import job_id
 from jobgen.jobs.owners import shared_library
-from jobgen.model.job import TRAINS, Job
-from jobgen.model.queue import job_id
-from jobgen.render.scripts import Script, job_of, script_of
+from jobgen.jobs.precheck import faults_of, find_config, need
+from jobgen.render.files import Script, job_of, script_of
 from jobgen.resolve.settings import given_in, settings_of
 from jobgen.schedulers import scheduler_names, scheduler_of
 from slipway.base.errors import message_of
 
 LIBRARY = Path("jobscripts", "lib")
-"""Where a clone has the library."""
+"""Folder of the script library in a clone."""
 
 
 class Submission(NamedTuple):
-    """A job that could start, as far as can be seen from here."""
+    """A checked job, ready to submit."""
 
     job: Job
     arguments: List[str]
-    """For what it trains."""
+    """Arguments of the training program."""
     environment: Dict[str, str]
     library: Optional[str]
-    """Folder of the library; None: the script has it inside."""
+    """Folder of the script library; None: the script includes it."""
     faults: Tuple[JobgenError, ...] = ()
-    """Of a dry run: why it would be refused now."""
+    """For a dry run: the errors that the real command would report now."""
 
     @property
     def given(self) -> Dict[str, str]:
-        """Return the settings that the script must hold, as its environment may not reach the job."""
+        """Settings to write into the script, because the scheduler may not pass the environment to the job."""
         given = given_in(self.environment)
         given.update(scheduler_of(self.job.scheduler).settings_of(self.arguments))
         if self.library:
@@ -48,20 +48,20 @@ class Submission(NamedTuple):
 
     @property
     def script(self) -> Script:
-        """Return the job's script, with these settings inside."""
+        """The job's script with these settings."""
         return script_of(self.job, given=self.given, standalone=not self.library)
 
 
 def submit(
     spec: str, site: str, settings: List[str], arguments: List[str], *, dry_run: bool = False, test_only: bool = False
 ) -> int:
-    """Submit the job of ``spec`` at ``site`` with ``arguments`` for what it trains; return the scheduler's exit code.
+    """Submit the job of ``spec`` at ``site`` and return the exit code of the scheduler's command.
 
-    The job's number is the last line of standard output; all prose goes to standard error. A dry run returns the exit
-    code with which the same command would refuse the job now; 0 if it would hand it over.
+    ``arguments`` go to the training program. The last line of standard output is the job number; messages go to
+    standard error. A dry run returns the exit code that the real command would return because of errors; 0 without.
 
     Raises:
-        JobgenError: if the job could not start as things are.
+        JobgenError: if a check fails.
     """
     submission = prepare(spec, site, settings, arguments, own_environment(), dry_run=dry_run, test_only=test_only)
     if dry_run:
@@ -69,7 +69,7 @@ def submit(
         sys.stdout.write(submission.script.text)
         _show_settings(submission)
         command = scheduler_of(submission.job.scheduler).submission("SCRIPT", arguments)
-        note(f"would submit this with: {shlex.join(command)}")
+        note(f"would submit it with: {shlex.join(command)}")
         return code
     return hand_over(submission, submission.script, test_only=test_only).returncode
 
@@ -84,24 +84,26 @@ def prepare(
     dry_run: bool,
     test_only: bool = False,
 ) -> Submission:
-    """Return the job, once all that it needs has been looked at; with ``dry_run`` what is missing are its faults.
+    """Resolve a job and check it; with ``dry_run``, return errors in ``faults`` instead of raising them.
 
     Raises:
-        JobgenError: if the job could not start as things are.
+        JobgenError: if a check fails.
     """
     job = job_of(spec, site, settings, standalone=is_standalone(environment))
     if job.spec.task in TRAINS and (nodes := nodes_asked_for(environment)):
         job = job_of(spec, site, [*settings, *nodes], standalone=is_standalone(environment))
     scheduler = scheduler_of(job.scheduler)
     if not scheduler.has_queue:
-        why = f"site {job.site.name} has no scheduler" if scheduler.one_machine else f"{job.spec.name} is no job"
+        why = (
+            f"site {job.site.name} has no scheduler"
+            if scheduler.one_machine
+            else f"{job.spec.name} is a client, not a job"
+        )
         file = f"{job.spec.name}{scheduler.suffix}"
         command = f"{shlex.join([*job.origin, '--output', file])} && {shlex.join(['bash', file, *arguments])}"
-        raise JobgenError("no-scheduler", f"{why}: `{command}` trains here.")
+        raise JobgenError("no-scheduler", f"{why}: run `{command}` instead.")
     if test_only and not scheduler.test_option:
-        raise JobgenError(
-            "unsupported-option", f"--test-only: {scheduler.submit} has no such question: look with --dry-run."
-        )
+        raise JobgenError("unsupported-option", f"--test-only: {scheduler.submit} has no such option: use --dry-run.")
     submission = examine(job, arguments, environment, site=site, dry_run=dry_run)
     if dry_run:
         missing = missing_command(scheduler.submission("SCRIPT", arguments))
@@ -110,58 +112,58 @@ def prepare(
 
 
 def tell(submissions: Sequence[Submission]) -> int:
-    """Say what a dry run has found, each thing once.
+    """Print the findings of a dry run, each once.
 
     Returns:
-        The exit code of the first fault, with which all of this would be refused now; 0 without any.
+        The exit code of the first error; 0 without errors.
     """
     faults = [fault for submission in submissions for fault in submission.faults]
     copies = [_copy_of(submission) for submission in submissions]
     said = [f"would copy {found} to {path}" for found, path in copies if found != path]
-    for text in dict.fromkeys([*said, *(f"would be refused now: {message_of(fault)}" for fault in faults)]):
+    for text in dict.fromkeys([*said, *(f"would fail now: {message_of(fault)}" for fault in faults)]):
         note(text)
     return faults[0].exit_code if faults else 0
 
 
 def missing_command(command: Sequence[str]) -> Iterator[JobgenError]:
-    """Yield why this machine cannot run the scheduler's ``command``."""
+    """Yield an error if the scheduler's ``command`` is not on PATH."""
     if not shutil.which(command[0]):
         yield JobgenError(
             "no-scheduler-command",
-            f"no {command[0]} on this machine: run this on a login node, or look with --dry-run.",
+            f"{command[0]} is not on this machine: run this on a login node, or use --dry-run.",
         )
 
 
 def nodes_asked_for(environment: Mapping[str, str]) -> List[str]:
-    """Return the settings ``NAME=VALUE`` of a spec that the environment changes and that the scheduler has to know."""
+    """Return SLIPWAY_SPARES and SLIPWAY_SHRINK as spec settings ``NAME=VALUE``: they change the scheduler's request."""
     spares, shrink = (environment.get(name, "") for name in ("SLIPWAY_SPARES", "SLIPWAY_SHRINK"))
     settings = [f"spares={spares}"] if spares.isdecimal() else []
     return [*settings, f"shrink={'true' if shrink == '1' else 'false'}"] if shrink in {"0", "1"} else settings
 
 
 def is_standalone(environment: Mapping[str, str]) -> bool:
-    """Return whether a script needs the library inside, as there is none here."""
+    """Return whether the script must include the script library because none is available here."""
     return not (environment.get("SLIPWAY_LIB") or LIBRARY.is_dir())
 
 
 def examine(job: Job, arguments: List[str], environment: Dict[str, str], *, site: str, dry_run: bool) -> Submission:
-    """Return the job, once all that it needs has been looked at; with ``dry_run`` what is missing are its faults.
+    """Check a job and copy its configuration if needed; with ``dry_run``, return errors in ``faults`` and copy nothing.
 
     Args:
-        job: what is to be run.
-        arguments: for what it trains.
-        environment: with its settings.
-        site: what the command line calls the job's site.
-        dry_run: whether nothing is to be run.
+        job: the job to check.
+        arguments: arguments of the training program.
+        environment: environment variables with the job's settings.
+        site: the value of ``--site``.
+        dry_run: whether only to collect errors. A UsageError is raised anyway.
 
     Raises:
-        JobgenError: if the job could not start as things are.
+        JobgenError: if a check fails.
     """
     library = None
     faults = list(faults_of(job, environment, arguments, site=site))
     if not is_standalone(environment):
         library = os.path.abspath(environment.get("SLIPWAY_LIB") or LIBRARY)  # noqa: PTH100 -- keeps links
-        remedy = "unset it, or name the folder of the library"
+        remedy = "unset it, or set it to the folder of the script library"
         faults += need("no-library", "SLIPWAY_LIB", f"{library}/job.bash", remedy, file=True)
         trusted = environment.get("SLIPWAY_TRUSTED_FOLDER", "")
         faults += shared_library(Path(library), named=bool(environment.get("SLIPWAY_LIB")), trusted=trusted)
@@ -178,14 +180,22 @@ def examine(job: Job, arguments: List[str], environment: Dict[str, str], *, site
 def hand_over(
     submission: Submission, script: Script, *, test_only: bool = False, capture: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """Submit a temporary file, which the scheduler copies at once; its standard output is shown, or captured.
+    """Run the scheduler's submit command on a temporary file, which the scheduler copies immediately.
+
+    Print its standard output, or return it with ``capture``.
+
+    Args:
+        submission: the checked job.
+        script: the script to submit.
+        test_only: whether only to request the expected start time.
+        capture: whether to return standard output instead of printing it.
 
     Raises:
-        JobgenError: if there is no scheduler's command here.
+        JobgenError: if the scheduler's command is not on PATH.
     """
     scheduler = scheduler_of(submission.job.scheduler)
     with tempfile.TemporaryDirectory(prefix="jobgen-") as folder:
-        path = Path(folder, submission.job.spec.name + scheduler.suffix)  # the job's log may be named by it
+        path = Path(folder, submission.job.spec.name + scheduler.suffix)  # the log's name may contain it
         script.write(path)
         command = scheduler.submission(str(path), submission.arguments)
         for fault in missing_command(command):
@@ -197,29 +207,29 @@ def hand_over(
 
 
 def hand_over_for_number(submission: Submission, script: Script) -> str:
-    """Submit it and return the number of the job; "" if the scheduler does not take it, and has said why.
+    """Submit the job and return its number; "" if the scheduler rejected it and printed the reason.
 
     Raises:
-        JobgenError: if there is no scheduler's command here, or if it names no number.
+        JobgenError: if the scheduler's command is not on PATH, or prints no job number.
     """
     done = hand_over(submission, script, capture=True)
     if done.returncode:
         return ""
-    words = [word.partition(";")[0] for word in done.stdout.split()]  # of sbatch --parsable: JOB;CLUSTER
+    words = [word.partition(";")[0] for word in done.stdout.split()]  # sbatch --parsable prints JOB;CLUSTER
     number = next((word for word in reversed(words) if job_id(word)), "")
     if not number:
         raise JobgenError(
             "no-job-number",
-            f"the scheduler took a job and named no number: {done.stdout[:200]!r}. Look for it there, and cancel it.",
+            f"the scheduler accepted the job but printed no number: {done.stdout[:200]!r}. Find the job and cancel it.",
         )
     return number
 
 
 def own_environment(*, inside: bool = False) -> Dict[str, str]:
-    """Return the environment without what is a job's, where this is run inside one.
+    """Return the environment without the variables of the job in which this command runs, if any.
 
-    That is what its script has exported (see lib/job.bash), and what its scheduler says of it, unless it is that very
-    job which is to be used: ``inside``.
+    Removed are the variables that the job's script exported (see lib/job.bash) and, unless ``inside``, those that the
+    scheduler set. ``inside`` means that the command is to use this job's nodes.
     """
     environment: Mapping[str, str] = os.environ
     for name in [] if inside else scheduler_names():
@@ -232,14 +242,14 @@ def own_environment(*, inside: bool = False) -> Dict[str, str]:
 
 
 def _show_settings(submission: Submission) -> None:
-    """Print a line for each setting of the job: its value, and who says so."""
+    """Print one line for each setting of the job: value and source."""
     for setting in settings_of(submission.job, submission.environment):
-        value = "(by variables of the nodes)" if setting.value is None else shlex.quote(setting.value)
+        value = "(from variables on the nodes)" if setting.value is None else shlex.quote(setting.value)
         note(f"{setting.name}={value} ({setting.source})")
 
 
 def _copy_of(submission: Submission) -> Tuple[Path, Path]:
-    """Return the configuration that is found, and where the job reads it: two files if jobgen has to copy its own."""
+    """Return the configuration file and the path that the job reads; they differ if jobgen must copy its own file."""
     job, environment = submission.job, submission.environment
     path = Path(environment.get("SLIPWAY_CONFIG") or job.spec.config)
     reads = job.spec.task in TRAINS and not environment.get("SLIPWAY_SCRIPT")
@@ -247,14 +257,14 @@ def _copy_of(submission: Submission) -> Tuple[Path, Path]:
 
 
 def _of_copy(found: Path, path: Path) -> Iterator[JobgenError]:
-    """Yield why ``found`` cannot be copied to ``path``, as far as can be seen without doing it."""
+    """Yield an error if permissions do not allow copying ``found`` to ``path``."""
     folder = path.parent if os.path.lexists(path.parent) else path.parent.parent
     if found != path and not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
-        yield JobgenError("cannot-write", f"SLIPWAY_CONFIG: cannot write {path}: {folder} is no folder to write into.")
+        yield JobgenError("cannot-write", f"SLIPWAY_CONFIG: cannot write {path}: {folder} is not a writable folder.")
 
 
 def _copy_config(found: Path, path: Path) -> None:
-    """Copy a configuration that jobgen brings along to where it is missing."""
+    """Copy jobgen's packaged configuration to ``path`` if the two differ."""
     if found == path:
         return
     try:
@@ -262,4 +272,4 @@ def _copy_config(found: Path, path: Path) -> None:
         shutil.copyfile(found, path)
     except OSError as error:
         raise JobgenError("cannot-write", f"SLIPWAY_CONFIG: cannot write {path}: {error.strerror}.") from error
-    note(f"copied {found} to {path}: change it as you like")
+    note(f"copied {found} to {path}: edit it as needed")

@@ -1,4 +1,4 @@
-"""The trainer's flags as a login node knows them, to refuse a mistyped one before a job waits in a queue for it."""
+"""The trainer's flags from its JSON schema, to reject a mistyped flag before the job is submitted."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import json
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Set
 
-from jobgen.errors import JobgenError
-from jobgen.model.paths import CHECKOUT, PACKAGED
+from jobgen.base.errors import JobgenError
+from jobgen.base.paths import CHECKOUT, PACKAGED
 from slipway.base.flags import ArgumentError, nearest_flag, read_arguments, switch_words
 
 __all__ = ["ArgumentError", "keys_of", "load_schema", "nearest_flag", "read_arguments", "switch_words"]
 
 SCHEMA = Path("configs") / "schema.json"
 TITLE = "CONFIG.toml of the trainer"
-"""Title of the trainer's schema; a schema.json of another project has another one."""
+"""Title in the trainer's schema, which distinguishes it from another project's schema.json."""
 
 
 def load_schema() -> Dict[str, Any]:
-    """Return what ``trainer.config.schema`` wrote: from the working directory if it is a clone, else from this package.
+    """Return the trainer's configuration schema: from the current folder if it is a clone, else the packaged one.
 
     Raises:
-        JobgenError: if neither has it.
+        JobgenError: if neither exists.
     """
     for folder in (Path(), PACKAGED, CHECKOUT):
         try:
@@ -30,15 +30,13 @@ def load_schema() -> Dict[str, Any]:
             continue
         if isinstance(schema, dict) and schema.get("title") == TITLE:
             return schema
-    raise JobgenError(
-        "incomplete-install", f"no {SCHEMA} in this folder, and none in {PACKAGED}: install slipway again."
-    )
+    raise JobgenError("incomplete-install", f"{SCHEMA} is missing in this folder and in {PACKAGED}: reinstall slipway.")
 
 
 def keys_of(arguments: List[str], schema: Mapping[str, Any]) -> Set[str]:
-    """Return the keys that ``arguments`` of the trainer set, as train.epochs; none if they cannot be understood."""
+    """Return the configuration keys (such as train.epochs) that the trainer's ``arguments`` set; empty if invalid."""
     try:
         tables = read_arguments(arguments, schema).tables
-    except ArgumentError:  # said where the job is prepared
+    except ArgumentError:  # reported when the job is prepared
         return set()
     return {f"{section}.{name}" for section, table in tables.items() for name in table}

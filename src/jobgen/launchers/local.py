@@ -1,13 +1,13 @@
-"""No launcher: processes of this machine."""
+"""Launcher that starts processes on this machine."""
 
 from __future__ import annotations
 
+from jobgen.base.job import Job
 from jobgen.launchers import RANK_LOOP, Launcher, Start
-from jobgen.model.job import Job
 
 
 class LocalLauncher(Launcher):
-    """A child of the script."""
+    """Starts the command as a child process of the script."""
 
     name = "local"
     library = ""
@@ -15,11 +15,11 @@ class LocalLauncher(Launcher):
     setup = ("record_pid",)
 
     def one_per_node(self, job: Job) -> Start:  # noqa: ARG002 -- not needed
-        """Return nothing but exec, so that signals reach the command itself."""
+        """Return exec, so that signals reach the command directly."""
         return Start([["exec"]], [])
 
     def one_per_rank(self, job: Job, *, named: bool) -> Start:  # noqa: ARG002 -- not needed
-        """Return a loop over the ranks."""
+        """Return exec with a loop over the ranks."""
         return Start([["exec"]], [["bash", RANK_LOOP]])
 
 

@@ -1,19 +1,19 @@
-"""Open MPI's mpirun, 4 or 5."""
+"""Launcher mpirun of Open MPI 4 or 5."""
 
 from __future__ import annotations
 
 from typing import List, Tuple
 
+from jobgen.base.job import Job
+from jobgen.base.shell import Expansion, Layer, array, command
 from jobgen.launchers import NAME_NODE, Launcher, Start, name_rank
-from jobgen.model.job import Job
-from jobgen.model.shell import Expansion, Layer, array, command
 from jobgen.schedulers import Scheduler
 
 MPIRUN: Layer = [array("mpirun"), "--bind-to", "none", array("mpirun_options"), array("mpirun_exports")]
 
 
 class Mpirun(Launcher):
-    """One mpirun for all processes."""
+    """Starts all processes with one mpirun."""
 
     name = "mpirun"
     library = "mpirun"
@@ -22,17 +22,17 @@ class Mpirun(Launcher):
     is_openmpi = True
 
     def site_lines(self, job: Job, scheduler: Scheduler) -> List[Tuple[str, str]]:
-        """Return how it finds the nodes, and what the site adds."""
+        """Return mpirun's options: those for finding the nodes, and the site's."""
         words = scheduler.mpirun_options
         why = "--hostfile: else mpirun knows no other node" if words else ""
         return [(f"mpirun_options=({command([*words, *job.site.mpirun_options])})", why)]
 
     def one_per_node(self, job: Job) -> Start:  # noqa: ARG002 -- not needed
-        """Return mpirun with a process a node."""
+        """Return mpirun with one process per node."""
         return Start([MPIRUN, ["--map-by", "ppr:1:node:OVERSUBSCRIBE"]], [["sh", NAME_NODE, "openmpi"]])
 
     def one_per_rank(self, job: Job, *, named: bool) -> Start:  # noqa: ARG002 -- not needed
-        """Return mpirun with a process a rank."""
+        """Return mpirun with one process per rank."""
         ranks = Expansion('"ppr:$ranks_per_node:node:OVERSUBSCRIBE"')
         return Start([MPIRUN, ["--map-by", ranks]], name_rank("openmpi", named=named))
 

@@ -1,17 +1,17 @@
-"""Srun, Slurm's own."""
+"""Launcher srun of Slurm."""
 
 from __future__ import annotations
 
 from typing import List, Tuple
 
+from jobgen.base.job import Job
+from jobgen.base.shell import Layer, Word, array, option
 from jobgen.launchers import NAME_NODE, RANK_LOOP, Launcher, Start, name_rank
-from jobgen.model.job import Job
-from jobgen.model.shell import Layer, Word, array, option
 from jobgen.schedulers import Scheduler
 
 
 class Srun(Launcher):
-    """A step of a job."""
+    """Starts processes as a job step."""
 
     name = "srun"
     library = "srun"
@@ -24,11 +24,11 @@ class Srun(Launcher):
         return [("srun_options=(--export=ALL --kill-on-bad-exit=1)", "of every step")]
 
     def binds_gpus(self, job: Job) -> bool:
-        """Return whether the site wants it so, and each rank is a task."""
+        """Return whether the site sets ``bind_gpus`` and each rank is a task."""
         return job.site.bind_gpus and job.spec.placement != "node-by-node"
 
     def one_per_node(self, job: Job) -> Start:
-        """Return srun with a task a node, or an srun for each node."""
+        """Return srun with one task per node, or one srun per node."""
         if job.spec.placement == "node-by-node":
             return Start([["srun_node_by_node"]], [])
         launch: List[Layer] = [
@@ -39,11 +39,11 @@ class Srun(Launcher):
         return Start(launch, [["sh", NAME_NODE, "slurm"]])
 
     def one_per_rank(self, job: Job, *, named: bool) -> Start:
-        """Return srun with a task a rank, or an srun for each node with a loop over its ranks.
+        """Return srun with one task per rank, or one srun per node with a loop over its ranks.
 
-        ``--gpus-per-task`` implies ``--gpu-bind=per_task`` with that number: the first task of a node gets its first
-        GPUs, and so on (srun(1)). Otherwise each rank sees all: one that sees only its own GPUs cannot reach its
-        neighbours' directly.
+        ``--gpus-per-task`` implies ``--gpu-bind=per_task`` with that number: a node's first task gets its first GPUs,
+        and so on (srun(1)). Without it each rank sees all GPUs of the node. This is the default because a rank that
+        sees only its own GPUs cannot access those of its neighbors directly.
         """
         if job.spec.placement == "node-by-node":
             return Start([["srun_node_by_node"]], [["bash", RANK_LOOP]])

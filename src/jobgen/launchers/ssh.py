@@ -1,33 +1,33 @@
-"""A remote shell for each node: of the library, ``ssh_each_node``."""
+"""Launcher that uses a remote shell per node (``ssh_each_node`` of the script library)."""
 
 from __future__ import annotations
 
 from typing import List, Tuple
 
+from jobgen.base.job import Job
+from jobgen.base.shell import command, words_of
 from jobgen.launchers import RANK_LOOP, Launcher, Start
-from jobgen.model.job import Job
-from jobgen.model.shell import command, words_of
 from jobgen.schedulers import Scheduler
 
 
 class Ssh(Launcher):
-    """Ssh, rsh, or what a site has in their place."""
+    """Starts processes with ssh, rsh, or another remote shell of the site."""
 
     name = "ssh"
     library = "ssh"
-    has_node_loop = True  # it has no other way
+    has_node_loop = True  # it always starts each node separately
 
     def site_lines(self, job: Job, scheduler: Scheduler) -> List[Tuple[str, str]]:  # noqa: ARG002 -- not needed
-        """Return the command of the site."""
+        """Return the site's remote shell command."""
         words = words_of(job.site.remote_shell, what=f"site {job.site.name}: remote_shell")
         return [(f"remote_shell=({command(words)})", "before the name of a node")]
 
     def one_per_node(self, job: Job) -> Start:  # noqa: ARG002 -- not needed
-        """Return the loop over the nodes, without a time limit."""
+        """Return the library function that loops over the nodes, without a time limit."""
         return Start([["ssh_each_node", "0"]], [])
 
     def one_per_rank(self, job: Job, *, named: bool) -> Start:  # noqa: ARG002 -- not needed
-        """Return the same, with a loop over the ranks on each node."""
+        """Return the same function, with a loop over the ranks on each node."""
         return Start([["ssh_each_node", "0"]], [["bash", RANK_LOOP]])
 
 

@@ -8,8 +8,8 @@ from itertools import zip_longest
 from types import MappingProxyType
 from typing import Dict, List, Mapping, Sequence
 
-from jobgen.model.job import BUILDS, Job
-from jobgen.model.shell import COLUMNS, one_line, quote
+from jobgen.base.job import BUILDS, Job
+from jobgen.base.shell import COLUMNS, one_line, quote
 from jobgen.render.launch import backends
 from jobgen.render.template import fill
 from jobgen.schedulers import TORCHRUN, Scheduler

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Dict, List
 
+from jobgen.base.job import Job
+from jobgen.base.shell import Expansion, Layer, array, option, wrapped
 from jobgen.launchers import launcher_of
-from jobgen.model.job import Job
-from jobgen.model.shell import Expansion, Layer, array, option, wrapped
 from jobgen.runtimes import IN_CONTAINER, container_of
 
 PROGRAM: Layer = [array("program")]

@@ -8,11 +8,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Dict, List, Mapping, Sequence, Tuple
 
-from jobgen.errors import JobgenError
+from jobgen.base.errors import JobgenError
+from jobgen.base.job import BUILDS, Job
+from jobgen.base.paths import data_folder
+from jobgen.base.shell import COLUMNS, Expansion, Word, command, default, one_line, quote, wrapped
 from jobgen.launchers import launcher_of
-from jobgen.model.job import BUILDS, Job
-from jobgen.model.paths import data_folder
-from jobgen.model.shell import COLUMNS, Expansion, Word, command, default, one_line, quote, wrapped
 from jobgen.render import header
 from jobgen.render.launch import backends, bound_backends, launches, starts_torchrun
 from jobgen.render.standalone import with_library

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import List
 
-from jobgen.model.paths import data_folder
+from jobgen.base.paths import data_folder
 
 SOURCE = re.compile(r'^source "(?:\$lib|\$\{BASH_SOURCE\[0\]%/\*\})/(\w+\.bash)"$')
 FIND_LIBRARY = re.compile(r"# The functions called below.*?^(?=source )", flags=re.DOTALL | re.MULTILINE)

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Dict
 
-from jobgen.errors import JobgenError, nearest
+from jobgen.base.errors import JobgenError, nearest
 
 TEMPLATES = Path(__file__).parent / "templates"
 PLACEHOLDER = re.compile(r"@\{(\w*)\}")

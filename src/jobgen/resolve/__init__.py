@@ -1,1 +1,1 @@
-"""From TOML files and ``--set`` to one Job."""
+"""Loading of sites and specs from TOML files and ``--set``, and their resolution to a Job."""

@@ -1,4 +1,4 @@
-"""From TOML files and ``--set`` to a Site and a JobSpec; every mistake in them is answered in one line."""
+"""Loading of a Site or JobSpec from a TOML file and ``--set``, with one-line errors for invalid input."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any, Dict, Iterator, List, Tuple, Type, TypeVar, Union
 
 import msgspec
 
-from jobgen.errors import JobgenError, nearest
+from jobgen.base.errors import JobgenError, nearest
+from jobgen.base.job import JobSpec, Site
 from jobgen.launchers import launcher_names
-from jobgen.model.job import JobSpec, Site
 from jobgen.runtimes import container_names
 from jobgen.schedulers import scheduler_names
-from slipway.base.reading import read_start
+from slipway.base.bounded_read import read_start
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -22,11 +22,11 @@ else:
 T = TypeVar("T", Site, JobSpec)
 
 LIMIT = 1 << 16
-"""Bytes that a file may have: thirty times the longest there is."""
+"""Maximum bytes of a file: thirty times the longest existing one."""
 LARGEST = 1_000_000
-"""Of any number in these files: nodes, GPUs, minutes."""
+"""Maximum of any number in these files: nodes, GPUs, minutes."""
 AT_LEAST_ONE = ("nodes", "minutes", "cpus_per_gpu", "devices_per_rank")
-"""Numbers that cannot be 0."""
+"""Fields that must be at least 1."""
 LONGEST_NAME = 64
 TYPES = {
     str: "text in quotes",
@@ -36,12 +36,13 @@ TYPES = {
 
 
 def load(path: str, settings: List[str], kind: Type[T]) -> T:
-    """Return the ``kind`` that the TOML file ``path`` holds, changed by ``settings``, all of which are its keys.
+    """Read a Site or JobSpec (``kind``) from the TOML file ``path`` and override its keys with ``settings``.
 
-    A setting is ``key=value`` or ``table.key=value``; the value is TOML where it can be, else, and in ``env``, text.
+    A setting is ``key=value`` or ``table.key=value``. The value is parsed as TOML; if that fails, and in ``env``, it is
+    text.
 
     Raises:
-        JobgenError: for a file that is missing or not TOML, an unknown key, or an impossible value.
+        JobgenError: for a file that is missing or not TOML, an unknown key, or an invalid value.
     """
     table = _read(path)
     for setting in settings:
@@ -49,7 +50,7 @@ def load(path: str, settings: List[str], kind: Type[T]) -> T:
         *above, last = key.split(".", 1)
         target = table.setdefault(above[0], {}) if above else table
         if not isinstance(target, dict):
-            raise JobgenError("bad-value", f"--set {setting}: {above[0]!r} is no table.")
+            raise JobgenError("bad-value", f"--set {setting}: {above[0]!r} is not a table.")
         read = _value(value)
         target[last] = value if above == ["env"] and not isinstance(read, str) else read
     known = list(kind.__struct_fields__)
@@ -73,18 +74,18 @@ def load(path: str, settings: List[str], kind: Type[T]) -> T:
         raise JobgenError("bad-value", f"{_place(path, settings, name)}: {why}") from error
     for name, value in _values("", table):
         _check(_place(path, settings, name), name, value)
-    # a spec's name is that of its job, its log, and its run folders
+    # a spec's name is also the name of the job, its log and its run folders
     if kind is JobSpec and not (_is_name(found.name) and len(found.name) <= LONGEST_NAME):
         raise JobgenError(
             "bad-value",
-            f"{_place(path, settings, 'name')}: name is {_shown(found.name)}: it must be letters, digits, dot, dash "
-            f"and underscore, at most {LONGEST_NAME}, the first a letter or digit.",
+            f"{_place(path, settings, 'name')}: name is {_shown(found.name)}: it must start with a letter or digit "
+            f"and have at most {LONGEST_NAME} letters, digits, dots, dashes and underscores.",
         )
     return found
 
 
 def choices_of_names() -> Dict[str, List[str]]:
-    """Return the values of the fields that name a module."""
+    """Return the valid values of the fields that name a module: scheduler, launcher, container."""
     return {
         "scheduler": scheduler_names(),
         "launcher": ["", *launcher_names()],
@@ -93,12 +94,12 @@ def choices_of_names() -> Dict[str, List[str]]:
 
 
 def divide(settings: List[str]) -> Tuple[List[str], List[str]]:
-    """Return the settings for the spec and those for the site.
+    """Split ``settings`` into those of the spec and those of the site.
 
-    ``options`` is in both: it is the spec's there, which wins.
+    Both have ``options``: such a setting goes to the spec, which takes precedence.
 
     Raises:
-        JobgenError: for a setting that is neither's, or has no value.
+        JobgenError: for a setting of neither, or without a value.
     """
     spec, site = list(JobSpec.__struct_fields__), list(Site.__struct_fields__)
     groups: Tuple[List[str], List[str]] = ([], [])
@@ -123,9 +124,9 @@ def _read(path: str) -> Dict[str, Any]:
             "cannot-read", f"cannot read {path}: {error.strerror}. See jobscripts/ for examples."
         ) from error
     except ValueError as error:  # NUL
-        raise JobgenError("cannot-read", f"{path!r} is no path of a file: {error}.") from error
+        raise JobgenError("cannot-read", f"{path!r} is not a valid path: {error}.") from error
     if len(data) > LIMIT:
-        raise JobgenError("bad-toml", f"{path} has more than {LIMIT} bytes: it is no site or spec.")
+        raise JobgenError("bad-toml", f"{path} has more than {LIMIT} bytes: it is not a site or spec.")
     try:
         return tomllib.loads(data.decode())
     except UnicodeDecodeError as error:
@@ -133,7 +134,7 @@ def _read(path: str) -> Dict[str, Any]:
     except ValueError as error:
         raise JobgenError("bad-toml", f"{path} is not valid TOML: {str(error)[:200]}.") from error
     except RecursionError as error:
-        raise JobgenError("bad-toml", f"{path} is not valid: it is nested too deeply.") from error
+        raise JobgenError("bad-toml", f"{path} is not valid: its tables are nested too deeply.") from error
 
 
 def _value(text: str) -> Any:
@@ -145,7 +146,7 @@ def _value(text: str) -> Any:
 
 
 def _place(path: str, settings: List[str], name: str) -> str:
-    """Return where the value of a key stands: in a setting of the command line, the last one of it, or in the file."""
+    """Return the source of a key's value for messages: the last ``--set`` of the key, or the file."""
     for setting in reversed(settings):
         key = setting.partition("=")[0]
         if name == key or name.startswith((f"{key}.", f"{key}[")) or key.startswith(f"{name}."):
@@ -154,21 +155,21 @@ def _place(path: str, settings: List[str], name: str) -> str:
 
 
 def _is_name(text: str) -> bool:
-    """Return whether ``text`` is a letter or digit, and then those, dots, dashes and underscores."""
+    """Return whether ``text`` is ASCII letters, digits and "._-", and starts with a letter or digit."""
     return text.isascii() and text[:1].isalnum() and text.translate(dict.fromkeys(map(ord, "._-"))).isalnum()
 
 
 def _hint(key: str, kind: Type[T]) -> str:
     if kind is JobSpec and key in Site.__struct_fields__:
-        return " It belongs in a site's file."
+        return " It belongs in a site file."
     if kind is Site and key in JobSpec.__struct_fields__:
-        return " It belongs in a spec's file."
+        return " It belongs in a spec file."
     return nearest(key, list(kind.__struct_fields__))
 
 
 def _explanation(table: Dict[str, Any], kind: Type[T]) -> Tuple[str, str]:
-    """Return which field has an impossible value, and a sentence on what it must be."""
-    import msgspec.structs  # noqa: PLC0415 -- only needed on errors
+    """Return the name of the first invalid field, and a sentence that states its valid values."""
+    import msgspec.structs  # noqa: PLC0415 -- needed only on errors
 
     def is_valid(field: msgspec.structs.FieldInfo) -> bool:
         if field.name not in table:
@@ -186,7 +187,7 @@ def _explanation(table: Dict[str, Any], kind: Type[T]) -> Tuple[str, str]:
 
 
 def _reason(name: str, value: Any, expected: Any) -> str:
-    """Return a sentence on the value of a field, or on the element or entry of it that is at fault."""
+    """Return a sentence on the invalid value of a field, or on its first invalid element or entry."""
     inner: List[Any] = list(getattr(expected, "__args__", ()))
     origin = getattr(expected, "__origin__", None)
     parts: List[Tuple[str, Any, Any]] = []
@@ -205,13 +206,13 @@ def _reason(name: str, value: Any, expected: Any) -> str:
 
 
 def _expected(kind: Any) -> str:
-    """Return in words what values a type has."""
+    """Return a description of a type's valid values."""
     inner: List[Any] = list(getattr(kind, "__args__", ()))
     origin = getattr(kind, "__origin__", None)
     if origin is dict:
         return f"a table whose values are {_expected(inner[1])}"
     if origin is tuple:
-        return f"a list, each of it {_expected(inner[0])}"
+        return f"a list whose elements are {_expected(inner[0])}"
     if origin is Union:
         return ", ".join(_expected(part) for part in inner[:-1]) + f", or {_expected(inner[-1])}"
     if kind in TYPES:
@@ -225,7 +226,7 @@ def _either(choices: List[str]) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return a value as it is shown in a message: short, and what it is where that is not plain."""
+    """Return a value for a message: shortened, or only its type if it is a container or another object."""
     if isinstance(value, dict):
         return "a table"
     if isinstance(value, list):
@@ -241,7 +242,7 @@ def _short(value: Any) -> bool:
 
 
 def _values(name: str, value: Any) -> Iterator[Tuple[str, Any]]:
-    """Yield all keys and values of a table, with the dotted name of each."""
+    """Yield the dotted name and value of each key and each leaf of a table."""
     if isinstance(value, dict):
         for key, part in value.items():
             yield f"{name}.{key}" if name else key, key
@@ -254,13 +255,14 @@ def _values(name: str, value: Any) -> Iterator[Tuple[str, Any]]:
 
 
 def _check(path: str, name: str, value: Any) -> None:
-    """Refuse what no script can hold, and numbers that no cluster has."""
+    """Reject control characters, invalid option names, and numbers out of range."""
     if isinstance(value, str) and (bad := [char for char in value if ord(char) < ord(" ") or char == "\x7f"]):
-        raise JobgenError("bad-value", f"{path}: {name} holds the control character {bad[0]!r}: remove it.")
+        raise JobgenError("bad-value", f"{path}: {name} contains the control character {bad[0]!r}: remove it.")
     option = name.startswith(("options.", "cpu_options."))
     if option and not _is_name(name.partition(".")[2]):
         raise JobgenError(
-            "unknown-key", f"{path}: {_shown(name)} is no option of a scheduler: write its long name without dashes."
+            "unknown-key",
+            f"{path}: {_shown(name)} is not a scheduler option: write its long name without leading dashes.",
         )
     if isinstance(value, bool) or not isinstance(value, int) or (option and _short(value)):
         return

@@ -1,4 +1,4 @@
-"""A spec and a site made into one job, or the sentence that says why they make none."""
+"""Resolution of a spec and a site to a Job, with errors for combinations that cannot run."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import re
 import shlex
 from typing import List
 
-from jobgen.errors import JobgenError
+from jobgen.base.errors import JobgenError
+from jobgen.base.job import TRAINS, Job, JobSpec, Site
 from jobgen.launchers import Launcher, launcher_of
-from jobgen.model.job import TRAINS, Job, JobSpec, Site
 from jobgen.runtimes import container_of
 from jobgen.schedulers import Scheduler, scheduler_of
 from slipway.base.contract import SETTINGS
 
 UNITS = {"M": 1, "G": 1024, "T": 1024 * 1024}
-"""MiB of each unit of memory, as Slurm and PBS count."""
+"""MiB per unit of memory, as in Slurm and PBS."""
 MIG_PROFILE = r"(?:^|[_.-])[0-9]g\.[0-9]+gb"
-"""In the type of a GPU that is a slice of one, such as a100_1g.5gb (NVIDIA's MIG User Guide, device names)."""
+"""Pattern in the GPU type of a MIG slice, such as a100_1g.5gb (NVIDIA's MIG User Guide, device names)."""
 FIELDS_OF_SETTINGS = {
     "USE_CONTAINER": "container",
     "SLIPWAY_IMAGE": "image",
@@ -26,14 +26,14 @@ FIELDS_OF_SETTINGS = {
     "SLIPWAY_NOTIFY": "notify",
     "SLIPWAY_LOCAL_DISK": "local_disk",
 }
-"""The fields of a site by which it says what a setting is."""
+"""Site field that sets the default of each setting."""
 
 
 def resolve(spec: JobSpec, site: Site, *, origin: List[str]) -> Job:
-    """Return what ``spec`` means at ``site``.
+    """Return the job of ``spec`` at ``site``; ``origin`` is the command line that renders it.
 
     Raises:
-        JobgenError: if the two contradict each other.
+        JobgenError: if spec and site conflict.
     """
     scheduler = scheduler_of(spec.client or site.scheduler)
     on_cpus, alone = spec.device == "cpu" or site.accelerator == "none", spec.backend == "single"
@@ -43,7 +43,7 @@ def resolve(spec: JobSpec, site: Site, *, origin: List[str]) -> Job:
     cpus = (gpus or ranks * each) * site.cpus_per_gpu
     steps = ("" if spec.client else site.launcher) or scheduler.launcher
     launcher = spec.launcher or steps
-    where = shlex.join(origin[3:5])  # --site and what its file is called, which a field does not say
+    where = shlex.join(origin[3:5])  # --site and the name of its file, which can differ from the field ``name``
     _refuse_site(site, scheduler_of(site.scheduler))
     if spec.client:
         _refuse_client(spec, site, scheduler, where)
@@ -67,156 +67,159 @@ def resolve(spec: JobSpec, site: Site, *, origin: List[str]) -> Job:
 
 
 def _resume(site: Site, scheduler: Scheduler) -> str:
-    """Return what follows a time limit: what the site says, or the one thing that a client can do."""
+    """Return the action after a time limit: the site's, or a client's only one."""
     if site.resume == "none" or site.resume in scheduler.resumes:
         return site.resume
     return next(iter(scheduler.resumes), "none")
 
 
 def _mem(site: Site, cpus: int) -> int:
-    """Return the MiB of a node that the job asks for: its share, by the cores that it asks for."""
+    """Return the MiB per node that the job requests: a share of the site's ``mem`` in proportion to its cores."""
     if not site.mem:
         return 0
     found = re.fullmatch(r"([1-9][0-9]{0,6})([MGT])", site.mem, flags=re.ASCII)
     if not found:
         raise JobgenError(
-            "bad-value", f"site {site.name}: mem is {site.mem[:60]!r}: write a number and M, G or T, such as '480G'."
+            "bad-value", f"site {site.name}: mem is {site.mem[:60]!r}: write a number with M, G or T, such as '480G'."
         )
     all_cpus = max(site.gpus_per_node, 1) * site.cpus_per_gpu
     return int(found[1]) * UNITS[found[2]] * min(cpus, all_cpus) // all_cpus
 
 
 def _refuse_site(site: Site, scheduler: Scheduler) -> None:
-    """Refuse a site that contradicts itself."""
+    """Reject a site with conflicting fields."""
     possible = [*scheduler.resumes, "none"]
     if site.resume not in possible and not scheduler.one_machine:
         known = " or ".join(repr(name) for name in possible)
         raise JobgenError(
-            "bad-site", f"site {site.name}: resume = {site.resume!r}: under {scheduler.name} it can be {known}."
+            "bad-site", f"site {site.name}: resume = {site.resume!r}: under {scheduler.name} it must be {known}."
         )
     if site.gpu_type and scheduler.node_properties:
-        raise JobgenError("bad-site", f"site {site.name}: gpu_type is for Slurm; with PBS use node_properties.")
+        raise JobgenError("bad-site", f"site {site.name}: gpu_type is only for Slurm: use node_properties with PBS.")
     for name in SETTINGS:
         if name in site.env:
             field = FIELDS_OF_SETTINGS.get(name)
-            instead = f"set the field {field}" if field else "it belongs to a job: set it at submission"
+            instead = f"set the field {field}" if field else "set it at submission, for one job"
             raise JobgenError("bad-site", f"site {site.name}: {name} in [env] is a setting of job scripts: {instead}.")
     if "PATH" in site.env:
         raise JobgenError(
             "bad-site",
-            f"site {site.name}: PATH in [env] would have no effect, as every node has one: use the field path.",
+            f"site {site.name}: PATH in [env] has no effect because each node sets PATH: use the field path.",
         )
     if site.node_properties and not scheduler.node_properties:
         raise JobgenError(
-            "bad-site", f"site {site.name}: node_properties are for PBS; with Slurm use options.constraint."
+            "bad-site", f"site {site.name}: node_properties are only for PBS: use options.constraint with Slurm."
         )
 
 
 def _here(where: str) -> str:
-    """Return the command that trains at a site of one machine."""
-    return f"`jobgen render ddp-local {where} --output ddp.sh && bash ddp.sh` trains there."
+    """Return a sentence with the command that trains at a site of one machine."""
+    return f"use `jobgen render ddp-local {where} --output ddp.sh && bash ddp.sh`."
 
 
 def _refuse_client(spec: JobSpec, site: Site, client: Scheduler, where: str) -> None:
-    """Refuse what a client cannot do at the site."""
+    """Reject a spec with a client that the client or the site cannot run."""
     giver = scheduler_of(site.scheduler)
     if not giver.dask_cluster:
         raise JobgenError(
-            "no-scheduler", f"{spec.name} asks a scheduler for nodes, and site {site.name} has none: {_here(where)}"
+            "no-scheduler",
+            f"{spec.name} requests nodes from a scheduler, but site {site.name} has none: {_here(where)}",
         )
     if spec.backend != "ddp" or spec.task != "train":
         raise JobgenError(
-            "conflicting-settings", f"{spec.name}: client = {spec.client!r} trains with backend = 'ddp' only."
+            "conflicting-settings", f"{spec.name}: client = {spec.client!r} trains only with backend = 'ddp'."
         )
     if spec.launcher not in {"", client.launcher}:
         raise JobgenError(
             "conflicting-settings",
-            f"{spec.name}: client = {spec.client!r} starts the ranks itself: leave launcher out.",
+            f"{spec.name}: client = {spec.client!r} starts the ranks itself: remove launcher.",
         )
     if giver.time_option in {**site.options, **site.cpu_options, **spec.options}:
         raise JobgenError(
             "conflicting-settings",
-            f"{spec.name} at {site.name}: options.{giver.time_option}: a client has to know the time limit of its "
-            f"nodes: leave it out, and add --set minutes=N.",
+            f"{spec.name} at {site.name}: options.{giver.time_option}: a client must know the time limit of its nodes: "
+            f"remove the option, and add --set minutes=N.",
         )
 
 
 def _refuse_launcher(spec: JobSpec, site: Site, scheduler: Scheduler, launcher: Launcher, where: str) -> None:
-    """Refuse a launcher that the site does not have, or that cannot start these ranks."""
+    """Reject a launcher that the site does not have or that cannot start the spec's ranks."""
     pair = f"{spec.name} at {site.name}"
     if launcher.schedulers and scheduler.name not in launcher.schedulers:
         owner = " or ".join(launcher.schedulers)
         raise JobgenError(
             "launcher-conflict",
-            f"{pair}: the launcher {launcher.name} works under {owner} only: add --set launcher=mpirun, or "
+            f"{pair}: the launcher {launcher.name} works only under {owner}: add --set launcher=mpirun or "
             f"--set launcher=ssh.",
         )
     container = container_of(site.container)
     if container.of_launcher and launcher.name != container.of_launcher:
         raise JobgenError(
             "launcher-conflict",
-            f"{pair}: container = {container.name!r} is an option of {container.of_launcher}, and {launcher.name} "
-            f"starts the ranks: add --set launcher={container.of_launcher}, or --set container=none.",
+            f"{pair}: container = {container.name!r} is an option of {container.of_launcher}, but {launcher.name} "
+            f"starts the ranks: add --set launcher={container.of_launcher} or --set container=none.",
         )
     if spec.mpi and not launcher.mpi_probe:
         raise JobgenError(
             "launcher-conflict",
-            f"{pair}: {launcher.name} starts no MPI: `jobgen render horovod-gloo {where}` needs none; or add "
-            f"--set launcher=mpirun.",
+            f"{pair}: {launcher.name} does not start MPI ranks: use `jobgen render horovod-gloo {where}`, which needs "
+            f"no MPI, or add --set launcher=mpirun.",
         )
     if spec.placement == "node-by-node" and (spec.mpi or not launcher.has_node_loop):
         what = "MPI" if spec.mpi else launcher.name
         raise JobgenError(
             "launcher-conflict",
-            f"{pair}: placement = 'node-by-node': {what} starts the ranks of all nodes by one command: "
-            f"leave placement out{'' if spec.mpi else ', or add --set launcher=ssh'}.",
+            f"{pair}: placement = 'node-by-node': {what} starts the ranks of all nodes with one command: "
+            f"remove placement{'' if spec.mpi else ', or add --set launcher=ssh'}.",
         )
     if site.mpi == "other" and (spec.mpi or launcher.is_openmpi):
         instead = "horovod-gloo" if spec.mpi else "ddp"
         raise JobgenError(
             "launcher-conflict",
-            f"{pair}: the MPI there is not the images' Open MPI: `jobgen render {instead} {where}` needs none.",
+            f"{pair}: the site's MPI is not the Open MPI of the images: use `jobgen render {instead} {where}`, which "
+            f"needs no MPI.",
         )
 
 
 def _refuse_spec(spec: JobSpec, site: Site, scheduler: Scheduler, ranks: int, where: str, *, on_cpus: bool) -> None:
-    """Refuse a spec that cannot be run at ``site``."""
+    """Reject a spec that cannot run at ``site``."""
     pair = f"{spec.name} at {site.name}"
     if scheduler.one_machine and (spec.nodes > 1 or spec.placement != "per-node" or spec.mpi):
         raise JobgenError(
-            "no-scheduler", f"{spec.name} needs a scheduler, and site {site.name} is one machine: {_here(where)}"
+            "no-scheduler", f"{spec.name} needs a scheduler, but site {site.name} is one machine: {_here(where)}"
         )
     if spec.task == "venv" and (site.venv in {"local", "modules"} or site.venv.startswith("conda:")):
         raise JobgenError(
-            "nothing-to-build", f"{pair}: venv = {site.venv!r}: there is none to build; --set venv=.venv builds one."
+            "nothing-to-build",
+            f"{pair}: venv = {site.venv!r} needs no build: add --set venv=.venv to build a virtual environment.",
         )
     if spec.task == "image" and not container_of(site.container).runs_sif:
         raise JobgenError(
             "nothing-to-build",
-            f"{pair}: it builds a SIF, which {site.container} does not run: `podman build --tag slipway .` in a clone "
-            f"builds the Dockerfile.",
+            f"{pair}: the job builds a SIF, which {site.container} does not run: use `podman build --tag slipway .` in "
+            f"a clone to build the Dockerfile.",
         )
     if spec.backend == "single" and spec.nodes > 1:
-        raise JobgenError("conflicting-settings", f"{spec.name}: backend 'single' is one process: add --set nodes=1.")
+        raise JobgenError("conflicting-settings", f"{spec.name}: backend 'single' uses one process: add --set nodes=1.")
     each, there = spec.devices_per_rank, site.gpus_per_node
     needed = each * max(ranks, 1)
     if each > 1 and needed > there and not (on_cpus or scheduler.one_machine):
         raise JobgenError(
             "too-few-gpus",
-            f"{pair}: {max(ranks, 1)} rank(s) with {each} GPUs each (devices_per_rank) need {needed} GPUs of a node, "
-            f"and the nodes there have {there} (gpus_per_node): lower one of the two, as by "
-            f"--set devices_per_rank=N, or take another site.",
+            f"{pair}: {max(ranks, 1)} rank(s) with {each} GPUs each (devices_per_rank) need {needed} GPUs per node, "
+            f"but the nodes have {there} (gpus_per_node): lower the number of ranks or devices_per_rank (--set "
+            f"devices_per_rank=N), or choose another site.",
         )
     if ranks * spec.nodes > 1 and not on_cpus and re.search(MIG_PROFILE, site.gpu_type, flags=re.ASCII):
         raise JobgenError(
             "mig-slices",
             f"{pair}: gpu_type = {site.gpu_type!r} is a MIG slice, and NCCL cannot connect ranks on slices: "
-            f"`jobgen render single {where}` takes one.",
+            f"use `jobgen render single {where}`, which trains on one slice.",
         )
     if ranks < 1 and there:
         raise JobgenError(
             "too-few-gpus",
-            f"{pair}: a rank takes {each} devices (devices_per_rank), and gpus_per_node is {there}: add "
+            f"{pair}: a rank needs {each} devices (devices_per_rank), but gpus_per_node is {there}: add "
             f"--set ranks_per_node=N.",
         )
     if ranks < 1:
@@ -225,6 +228,6 @@ def _refuse_spec(spec: JobSpec, site: Site, scheduler: Scheduler, ranks: int, wh
     if not scheduler.one_machine and spec.task in TRAINS and spec.minutes * 60 <= spec.save_seconds + early:
         raise JobgenError(
             "time-too-short",
-            f"{pair}: minutes = {spec.minutes} is no longer than the lead of the warning, save_seconds = "
-            f"{spec.save_seconds} and {early} s more: add --set minutes=N.",
+            f"{pair}: minutes = {spec.minutes} is not longer than the warning time before the limit, save_seconds = "
+            f"{spec.save_seconds} plus {early} s: add --set minutes=N with a larger N.",
         )

@@ -1,40 +1,40 @@
-"""The settings of a job: their defaults by jobgen, the site and the spec, and their values in a submission."""
+"""Settings of a job: defaults from jobgen, site and spec, and values at submission."""
 
 from __future__ import annotations
 
 import re
 from typing import Dict, List, Mapping, NamedTuple, Optional
 
-from jobgen.model.job import Job, Site
-from jobgen.model.shell import default
+from jobgen.base.job import Job, Site
+from jobgen.base.shell import default
 from jobgen.schedulers import scheduler_of
 from slipway.base.contract import SETTINGS
 
 OF_SPEC = {"BACKEND", "SLIPWAY_CONFIG", "SLIPWAY_DEVICE", "SLIPWAY_RANKS_PER_NODE", "SLIPWAY_DEVICES_PER_RANK",
            "SLIPWAY_MAX_REQUEUES", "SLIPWAY_MAX_RESTARTS", "SLIPWAY_SPARES", "SLIPWAY_SHRINK",
            "SLIPWAY_NODES"}  # fmt: skip
-"""Settings whose defaults are a spec's."""
+"""Settings whose defaults come from the spec."""
 OF_TRAINING = {"BACKEND", "SLIPWAY_CONFIG", "SLIPWAY_SCRIPT", "SLIPWAY_RANKS_PER_NODE", "SLIPWAY_MAX_REQUEUES",
                "SLIPWAY_MAX_RESTARTS", "SLIPWAY_SPARES", "SLIPWAY_SHRINK", "SLIPWAY_NOTIFY",
                "SLIPWAY_PROFILER", "SLIPWAY_ARGS"}  # fmt: skip
-"""Settings that a shell does not read."""
+"""Settings that jobs of ``jobgen shell`` do not read."""
 SITE = Site(name="default")
 VARIABLE = r"\$(?:\{(\w+)\}|(\w+))"
-"""In a path of a site."""
+"""Pattern of a shell variable in a site's path."""
 
 
 class Default(NamedTuple):
-    """What a setting is where nobody sets it."""
+    """Default of a setting."""
 
     value: str
     field: str = ""
-    """The site's field whose path this is, in which variables are expanded."""
+    """Site field that holds this path; variables in it are expanded. "": a literal value."""
 
     def in_bash(self) -> str:
-        """Return it as it stands in ``: "${NAME:=text}"``.
+        """Return the text of the default in ``: "${NAME:=text}"``.
 
         Raises:
-            JobgenError: for a value that no script can hold.
+            JobgenError: if a script cannot contain the value.
         """
         if not self.field:
             return default(self.value)
@@ -46,7 +46,7 @@ class Default(NamedTuple):
         return text + default(self.value[end:])
 
     def expanded(self, environment: Mapping[str, str]) -> Optional[str]:
-        """Return the value where the variables are those of ``environment``; None if it lacks one."""
+        """Return the value with variables expanded from ``environment``; None if one is unset or empty."""
         missing = False
 
         def value(found: re.Match[str]) -> str:
@@ -60,17 +60,17 @@ class Default(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    """A setting in a submission."""
+    """Value of a setting at submission."""
 
     name: str
     value: Optional[str]
-    """None where variables of the site's path are set on the nodes only."""
+    """None if variables in the site's path are set only on the nodes."""
     source: str
-    """Who says so."""
+    """Source of the value: "set here", "site NAME", "spec NAME" or "default"."""
 
 
 def defaults_of(job: Job) -> Dict[str, Default]:
-    """Return the settings that the job's script reads, in its order."""
+    """Return the settings that the job script reads, in its order."""
     site, spec = job.site, job.spec
     disk = {"SLIPWAY_LOCAL_DISK": Default(site.local_disk, "local_disk")}
     if spec.task == "venv":
@@ -115,11 +115,13 @@ def _training(job: Job, disk: Dict[str, Default]) -> Dict[str, Default]:
     if not scheduler.takes_arguments:
         found["SLIPWAY_ARGS"] = Default("")
     without = {"SLIPWAY_MAX_REQUEUES"} if job.resume == "none" else set()
-    if spec.client:  # Dask's nodes are asked for anew
+    if spec.client:  # a Dask client requests new nodes instead
         without |= {"SLIPWAY_MAX_RESTARTS", "SLIPWAY_SPARES", "SLIPWAY_SHRINK"}
     elif scheduler.one_machine:
         without |= {"SLIPWAY_SPARES", "SLIPWAY_SHRINK"}
-    without |= {"SLIPWAY_SCRIPT", "SLIPWAY_PROFILER"} if spec.task == "selftest" else set()  # the trainer tests itself
+    without |= (
+        {"SLIPWAY_SCRIPT", "SLIPWAY_PROFILER"} if spec.task == "selftest" else set()
+    )  # the self-test runs the trainer
     return {name: value for name, value in found.items() if name not in without}
 
 
@@ -128,12 +130,12 @@ def _plain(values: Dict[str, str]) -> Dict[str, Default]:
 
 
 def given_in(environment: Mapping[str, str]) -> Dict[str, str]:
-    """Return the settings that ``environment`` sets."""
+    """Return the settings in ``environment`` that are not empty."""
     return {name: value for name in SETTINGS if (value := environment.get(name))}
 
 
 def _source(job: Job, name: str, default: Default) -> str:
-    """Return who says what a setting is by default: the site, the spec, or jobgen itself."""
+    """Return the source of a setting's default: the site, the spec, or jobgen ("default")."""
     if name == "USE_CONTAINER" or default.field:
         field = default.field or "container"
         return f"site {job.site.name}" if getattr(job.site, field) != getattr(SITE, field) else "default"
@@ -141,7 +143,7 @@ def _source(job: Job, name: str, default: Default) -> str:
 
 
 def settings_of(job: Job, environment: Mapping[str, str]) -> List[Resolved]:
-    """Return all settings of the job as they are when it is submitted from ``environment``."""
+    """Return all settings of the job with their values for a submission from ``environment``."""
     found = []
     for name, value in defaults_of(job).items():
         if environment.get(name):

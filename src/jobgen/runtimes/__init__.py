@@ -1,7 +1,7 @@
-"""Container runtimes: what runs the image, as words of a job script.
+"""Container runtimes: the part of job scripts that runs commands in the image.
 
-Each module of this package is one, with its ``CONTAINER``; everything else sees only the class below. The rest is Bash,
-``jobscripts/lib/<library>.bash``: check_image, image_runs and set_bind_options (docs/adding.md).
+Each module of this package defines a runtime as ``CONTAINER``. Other code uses only the class ``Container``. The Bash
+part is ``jobscripts/lib/<library>.bash``: check_image, image_runs and set_bind_options (docs/adding.md).
 """
 
 from __future__ import annotations
@@ -9,64 +9,64 @@ from __future__ import annotations
 import re
 from typing import ClassVar, Dict, List, Tuple
 
-from jobgen.model import registry
-from jobgen.model.job import Job
-from jobgen.model.shell import Expansion, Word, array
+from jobgen.base import registry
+from jobgen.base.job import Job
+from jobgen.base.shell import Expansion, Word, array
 
 IN_CONTAINER: List[Word] = [array("container")]
-"""What stands before a command that runs in the image: nothing in a virtual environment."""
+"""Words before a command that runs in the image; in a virtual environment the array is empty."""
 IMAGE = Expansion('"$image"')
 
 
 class Container:
-    """What a job script says of a container runtime."""
+    """The runtime-specific part of job scripts."""
 
     name: str
-    """As in a site's ``container``, and of the module; the command, unless the library calls another."""
+    """Name in a site's ``container`` and of the module; also the command, unless the library calls another."""
     library: str
-    """File of the library that holds its functions."""
+    """Library file with its functions."""
     gpu_options: ClassVar[Dict[str, Tuple[str, ...]]] = {"nvidia": (), "amd": ()}
-    """Its options for a node's GPUs and their driver."""
+    """Options that give the container a node's GPUs and their driver."""
     of_launcher = ""
-    """The launcher whose options start the container; "": it is a command, which any launcher can start."""
+    """Launcher whose options start the container; "": the runtime is a command that any launcher can start."""
     runs_sif = False
-    """Whether it runs a SIF, which ``image_build.job`` makes."""
+    """Whether it runs a SIF, which ``image_build.job`` builds."""
     inspect: Tuple[str, ...] = ()
-    """The command that prints the labels of an image file, before the file's name; none: no file has labels."""
+    """Command that prints an image file's labels; the file's name follows it. (): image files have no labels."""
     mounts_squashfs = False
-    """Whether it mounts a squashfs image as a folder inside: data of a job. Its library has ``image_mount`` then."""
+    """Whether it can mount a squashfs image with data as a folder; if so, its library has ``image_mount``."""
     needs: str
-    """Which version."""
+    """Required version."""
 
     def words(self, options: List[Word]) -> List[Word]:
-        """Return the command that runs in the image whatever follows it; it includes the array ``binds``.
+        """Return the words before a command that run it in the image, with the elements of the array ``binds``.
 
-        ``options`` are the site's, then those for GPUs.
+        ``options``: the site's options, followed by those for GPUs.
         """
         raise NotImplementedError
 
     def runs_file(self, image: str) -> bool:
-        """Return whether ``image`` is a file or folder; otherwise it is a name in a registry."""
+        """Return whether ``image`` is a file or folder, not a name in a registry."""
         return not re.search(r"://|^[a-z]+-archive:|^localhost/", image)
 
 
 def container_names() -> List[str]:
-    """Return the names that ``container`` of a site may have, besides none."""
+    """Return the valid values of a site's ``container`` besides "none"."""
     return registry.names(__name__)
 
 
 def container_of(name: str) -> Container:
-    """Return the runtime of that name; of "none" Apptainer, as USE_CONTAINER=1 can still be set."""
+    """Return the runtime ``name``; for "none" return Apptainer, because users can still set USE_CONTAINER=1."""
     container: Container = registry.load(__name__, "apptainer" if name == "none" else name, "CONTAINER")
     return container
 
 
 def gpu_options(job: Job) -> Tuple[str, ...]:
-    """Return the options by which the job's container sees the GPUs."""
+    """Return the options that give the job's container the GPUs."""
     return container_of(job.site.container).gpu_options.get(job.site.accelerator, ())
 
 
 def container_words(job: Job) -> List[Word]:
-    """Return the elements of ``container``, the words before a command."""
+    """Return the elements of the array ``container``: the words before a command that runs in the image."""
     options: List[Word] = [array("container_options")] if job.site.container_options else []
     return container_of(job.site.container).words([*options, *gpu_options(job)])

@@ -1,10 +1,10 @@
-"""Apptainer."""
+"""Container runtime Apptainer."""
 
 from __future__ import annotations
 
 from typing import ClassVar, Dict, List, Tuple
 
-from jobgen.model.shell import Expansion, Word, array
+from jobgen.base.shell import Expansion, Word, array
 from jobgen.runtimes import IMAGE, Container
 
 
@@ -20,7 +20,7 @@ class Apptainer(Container):
     needs = "Apptainer 1.1"
 
     def words(self, options: List[Word]) -> List[Word]:
-        """Return ``apptainer run``; --no-eval: an image from Docker would have a shell expand the arguments."""
+        """Return ``apptainer run``. Without --no-eval, a shell would expand the arguments in images from Docker."""
         return [self.name, "run", "--no-eval", Expansion('--pwd="$PWD"'), *options, array("binds"), IMAGE]
 
 

@@ -1,17 +1,17 @@
-"""Podman, rootless."""
+"""Container runtime Podman, rootless."""
 
 from __future__ import annotations
 
 from typing import ClassVar, Dict, List, Tuple
 
-from jobgen.model.shell import Expansion, Word, array
+from jobgen.base.shell import Expansion, Word, array
 from jobgen.runtimes import IMAGE, Container
 
 
 class Podman(Container):
     """Podman 4 or later.
 
-    NVIDIA's GPUs come by CDI, which `nvidia-ctk cdi generate` describes on each node; AMD's are plain devices.
+    NVIDIA GPUs use CDI, whose specification `nvidia-ctk cdi generate` writes on each node; AMD GPUs are plain devices.
     """
 
     name = "podman"
@@ -23,7 +23,7 @@ class Podman(Container):
     needs = "Podman 4"
 
     def words(self, options: List[Word]) -> List[Word]:
-        """Return ``podman run``, by a script that passes the variables on, and the first process in the container."""
+        """Return the script that executes ``podman run`` with the variables, and the container's first process."""
         run: List[Word] = [
             "bash", Expansion('"$lib/podman_run.bash"'), "--rm", "--network=host", "--ipc=host", "--cgroups=no-conmon",
             "--security-opt=label=disable", "--ulimit=host", "--entrypoint=", Expansion('--workdir="$PWD"'),

@@ -1,4 +1,4 @@
-"""SingularityCE, whose options are Apptainer's."""
+"""Container runtime SingularityCE, which has the same options as Apptainer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Dask: the script is a client, started by hand, that asks the site's scheduler for nodes by Dask-Jobqueue.
+"""Dask client: a script, started manually, that requests nodes from the site's scheduler with Dask-Jobqueue.
 
-What a node is asked for by stands in the script as JSON, which ``trainer.launch.dask`` reads: the directives of a job
-script of one node, as they are at the site.
+The script contains the request for a node as JSON, which ``trainer.launch.dask`` reads: the directives of a one-node
+job script at the site.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Dict, List, Tuple
 
 import msgspec
 
-from jobgen.model.job import Job
-from jobgen.model.shell import one_line
+from jobgen.base.job import Job
+from jobgen.base.shell import one_line
 from jobgen.schedulers import Directive, Scheduler, scheduler_of
 
 IDENTITY = """\
@@ -29,7 +29,7 @@ END_OF_REQUEST
 
 
 class DaskClient(Scheduler):
-    """Dask-Jobqueue, 0.9 or later."""
+    """Client of Dask-Jobqueue 0.9 or later."""
 
     name = "dask"
     suffix = ".sh"
@@ -41,11 +41,11 @@ class DaskClient(Scheduler):
     resumes: ClassVar[Dict[str, str]] = {"restart": "which gives its nodes back and asks for new ones"}
 
     def directives(self, job: Job) -> List[Directive]:  # noqa: ARG002 -- the nodes' jobs have them
-        """Return none."""
+        """Return []."""
         return []
 
     def site_lines(self, job: Job) -> List[Tuple[str, str]]:
-        """Return what nobody says on a node."""
+        """Return values that no scheduler provides on a node."""
         return [
             (f"directives_gpus={job.gpus_per_node}", "of a node, as asked for below"),
             (f"directives_cpus={job.cpus_per_node}", "likewise"),
@@ -54,13 +54,13 @@ class DaskClient(Scheduler):
         ]
 
     def site_text(self, job: Job) -> str:
-        """Return the function that prints the request."""
+        """Return the Bash function that prints the request."""
         text = json.dumps(request(job), indent=4, ensure_ascii=False)
         return REQUEST.replace("@", "\n".join(one_line(line) for line in text.splitlines()))
 
 
 def request(job: Job) -> Dict[str, Any]:
-    """Return what ``trainer.launch.dask.request`` reads."""
+    """Return the JSON object that ``trainer.launch.dask.request`` reads."""
     giver, site = scheduler_of(job.site.scheduler), job.site
     spec = msgspec.structs.replace(job.spec, nodes=1)
     worker = msgspec.structs.replace(job, spec=spec, per_rank=False, options={**job.options, **giver.dask_options})

@@ -1,15 +1,15 @@
-"""No scheduler: this machine."""
+"""One machine without a scheduler."""
 
 from __future__ import annotations
 
 from typing import List
 
-from jobgen.model.job import Job
+from jobgen.base.job import Job
 from jobgen.schedulers import Directive, Scheduler
 
 
 class NoScheduler(Scheduler):
-    """A shell."""
+    """Runs scripts in a shell on this machine."""
 
     name = "local"
     suffix = ".sh"
@@ -21,11 +21,11 @@ class NoScheduler(Scheduler):
     has_queue = False
 
     def directives(self, job: Job) -> List[Directive]:  # noqa: ARG002 -- there are none
-        """Return none."""
+        """Return []."""
         return []
 
     def interactive(self, job: Job, path: str) -> List[str]:  # noqa: ARG002 -- not needed
-        """Run it here."""
+        """Return the command that runs the script on this machine."""
         return ["bash", path]
 
 

@@ -1,7 +1,7 @@
 """OpenPBS, PBS Professional and Torque: qsub, qstat, qrerun.
 
-Two things differ from Slurm throughout. A script has no arguments, so SLIPWAY_ARGS holds them. And nothing warns of the
-time limit in a way that all sites share, so the script itself looks at the clock.
+PBS differs from Slurm in two ways. A script cannot have arguments, so SLIPWAY_ARGS holds them. There is no warning of
+the time limit that works at all sites, so the script itself checks the clock.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import ClassVar, Dict, List, Literal, Optional, Tuple
 
 import msgspec
 
-from jobgen.errors import JobgenError
-from jobgen.model.job import BUILDS, Job, Option
-from jobgen.model.queue import JobId, Phase, Seen, ask
-from jobgen.model.shell import Expansion, Word, one_line, words_of
+from jobgen.base.errors import JobgenError
+from jobgen.base.job import BUILDS, Job, Option
+from jobgen.base.queue import JobId, Phase, Seen, ask
+from jobgen.base.shell import Expansion, Word, one_line, words_of
 from jobgen.schedulers import Array, Contract, Directive, Scheduler, array_reason, range_of
 
 NAME = "names the log; one log of output and errors; again after the loss of a node"
@@ -34,11 +34,11 @@ REASONS = {
     "mem": "memory of all nodes",
     "walltime": NODES,
 }
-"""Why each option is there; the others are the site's."""
+"""Reason of each option; all other options come from the site."""
 TOLERATE = {"openpbs": "-W tolerate_node_failures=all", "torque": "-f"}
-"""The option by which a job outlives a node, other than its first (qsub(1B) of both)."""
+"""Option with which a job survives the loss of a node other than the first (qsub(1B) of both)."""
 BATCH_OPTIONS = {"S", "e", "j", "k", "o", "r"}
-"""What a job at a terminal has no use for."""
+"""Options that an interactive job does not use."""
 
 
 IDENTITY = """\
@@ -95,21 +95,21 @@ CONTRACT = Contract(
 )
 WAITING = "HQSTWU"
 ENDED = "CFMX"
-"""Torque's C, and F of a PBS that keeps a history, X of a task there; any other letter is a job at work (qstat(1B))."""
+"""C in Torque; F, or X for an array task, in a PBS with job history. Any other letter means running (qstat(1B))."""
 UNKNOWN = ("Unknown Job", "Job has finished")
 
 
 class PbsQueue:
-    """A server that qstat asks."""
+    """Queries and cancels jobs with qstat and qdel."""
 
     name = "pbs"
     command = "qstat"
     servers = True
 
     def look(self, job: JobId) -> List[Seen]:
-        """Ask for the job, then for its history, then for an array of this number, whose name in PBS is ``12[]``.
+        """Query the job, then its history, then an array with this number, which PBS calls ``12[]``.
 
-        Torque has no history, and its ``-x`` means XML.
+        Torque has no history; its ``-x`` means XML.
         """
         server = f".{job.server}" if job.server else ""
         one = f"{job.number}[{job.task}]{server}" if job.task else f"{job.number}{server}"
@@ -126,18 +126,18 @@ class PbsQueue:
         return []
 
     def cancel(self, job: JobId, seen: List[Seen]) -> List[str]:  # noqa: ARG002 -- of the protocol
-        """End it, by the server's own name for it, by SIGTERM to the script, which passes it on."""
+        """Return qdel with the server's name of the job: PBS sends SIGTERM to the script, which forwards it."""
         return ["qdel", seen[0].job_id]
 
     def largest_array(self) -> Optional[int]:
-        """Return the server's max_array_size, in Torque max_job_array_size."""
+        """Return the server's max_array_size (Torque: max_job_array_size), or None."""
         _, out, _ = ask(["qstat", "-B", "-f"])
         found = re.search(r"(?m)^ +max_(?:job_)?array_size = ([0-9]+)$", out)
         return int(found[1]) if found else None
 
 
 def _of_qstat(text: str) -> Seen:
-    job_id, _, rest = text.replace("\n\t", "").partition("\n")  # long lines go on behind a tab
+    job_id, _, rest = text.replace("\n\t", "").partition("\n")  # a leading tab continues a line
     fields = dict(re.findall(r"(?m)^ +(\S+) = (.*)$", rest))
     state = fields.get("job_state", "?")
     phase: Phase = "waiting" if state in WAITING else "ended" if state in ENDED else "running"
@@ -162,7 +162,7 @@ def _of_qstat(text: str) -> Seen:
 
 
 class PBS(Scheduler):
-    """OpenPBS, PBS Professional, or Torque, as the site says."""
+    """OpenPBS, PBS Professional or Torque, according to the site's ``pbs``."""
 
     name = "pbs"
     queue = PbsQueue()
@@ -188,11 +188,11 @@ class PBS(Scheduler):
     job_number = "PBS_JOBID"
     client_variables = ("PBS_CONF_FILE", "PBS_DEFAULT", "PBS_EXEC", "PBS_HOME", "PBS_SERVER")
     other_job_variables = ("NCPUS",)
-    # Open MPI has to be built with PBS's library to know of jobs
+    # only an Open MPI built with PBS's library finds the job's nodes
     mpirun_options: Tuple[Word, ...] = ("--hostfile", Expansion('"$PBS_NODEFILE"'))
 
     def directives(self, job: Job) -> List[Directive]:
-        """Return the options by their own names, in one line what is there for one reason."""
+        """Return one directive for each reason, with all options of that reason."""
         lines: Dict[str, str] = {}
         for name, value in {**_needs(job), **job.options}.items():
             if value is not False:
@@ -204,7 +204,7 @@ class PBS(Scheduler):
         return rows + [(f"#PBS {one_line(text)}", SITE) for text in job.site.directives]
 
     def site_lines(self, job: Job) -> List[Tuple[str, str]]:
-        """Return what PBS does not say inside a job."""
+        """Return values that PBS does not provide inside a job."""
         return [
             (f"directives_gpus={job.gpus_per_node}", "of a node, as above, where PBS does not say it"),
             (f"directives_cpus={job.cpus_per_node}", "likewise"),
@@ -212,20 +212,23 @@ class PBS(Scheduler):
         ]
 
     def array(self, job: Job, *, tasks: int, at_once: int) -> Array:
-        """Add -J, in Torque -t. OpenPBS takes no array whose jobs may not be run again (qsub(1B), -J)."""
+        """Add -J (Torque: -t). OpenPBS accepts only arrays whose jobs are rerunnable (qsub(1B), -J)."""
         torque = job.site.pbs == "torque"
         again = job if torque else msgspec.structs.replace(job, options={**job.options, "r": "y"})
         row = (f"#PBS -{'t' if torque else 'J'} {range_of(tasks, at_once)}", array_reason(at_once))
         return Array([*self.directives(again), row], "$PBS_ARRAYID" if torque else "$PBS_ARRAY_INDEX")
 
     def submission(self, path: str, arguments: List[str]) -> List[str]:  # noqa: ARG002 -- they are in the script
-        """Hand the whole environment over, as Slurm does."""
+        """Return qsub -V, which passes the whole environment to the job, as Slurm does."""
         return ["qsub", "-V", path]
 
     def interactive(self, job: Job, path: str) -> List[str]:
-        """Ask for an interactive job, which runs the script in place of a shell."""
+        """Return qsub -I for an interactive job that runs the script instead of a shell."""
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
-            raise JobgenError("no-terminal", "this is no terminal, and qsub needs one to open a shell on a node.")
+            raise JobgenError(
+                "no-terminal",
+                "qsub needs a terminal as standard input and output to open a shell on a node.",
+            )
         words = ["qsub", "-I", "-V"]
         for name, value in {**_needs(job), **job.options}.items():
             if value is not False and name not in BATCH_OPTIONS:
@@ -235,7 +238,7 @@ class PBS(Scheduler):
         return [*words, "-x", path] if job.site.pbs == "torque" else [*words, "--", "/bin/bash", path]
 
     def settings_of(self, arguments: List[str]) -> Dict[str, str]:
-        """Return the arguments as SLIPWAY_ARGS; ``qsub -v`` would split them at commas."""
+        """Return the arguments as SLIPWAY_ARGS, written into the script: ``qsub -v`` would split them at commas."""
         return {"SLIPWAY_ARGS": join(arguments)} if arguments else {}
 
 
@@ -254,14 +257,14 @@ def _nodes(job: Job) -> Dict[str, Option]:
         found: Dict[str, Option] = {"nodes": f"{nodes}:ppn={cpus}{gpus}{properties}"}
         return {**found, "mem": f"{nodes * job.mem_per_node}mb"} if job.mem_per_node else found
     gpus = f":ngpus={job.gpus_per_node}" if job.gpus_per_node else ""
-    # without ompthreads each rank would be given all cores of its node (OMP_NUM_THREADS)
+    # without ompthreads, PBS sets OMP_NUM_THREADS of each rank to all cores of its node
     memory = f":mem={job.mem_per_node}mb" if job.mem_per_node else ""
     chunk = f"{nodes}:ncpus={cpus}{gpus}{memory}:mpiprocs={ranks}:ompthreads={max(1, cpus // ranks)}{properties}"
     return {"select": chunk, "place": "scatter"}
 
 
 def _option(name: str, value: Option) -> str:
-    """Return ``-q gpu`` for options of one letter, and ``-l walltime=01:00:00`` for resources."""
+    """Return ``-q gpu`` for one-letter options and ``-l walltime=01:00:00`` for resources."""
     if len(name) > 1:
         return one_line(f"-l {name}={value}")
     return one_line(f"-{name}" if value is True else f"-{name} {value}")

@@ -1,4 +1,4 @@
-"""Slurm: sbatch, srun, scontrol."""
+"""Slurm: sbatch, srun, scontrol, sacct."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import re
 import sys
 from typing import ClassVar, Dict, List, Optional
 
-from jobgen.errors import JobgenError
-from jobgen.model.job import BUILDS, Job, Option
-from jobgen.model.queue import JobId, Phase, Seen, ask
-from jobgen.model.shell import one_line, quote, words_of
+from jobgen.base.errors import JobgenError
+from jobgen.base.job import BUILDS, Job, Option
+from jobgen.base.queue import JobId, Phase, Seen, ask
+from jobgen.base.shell import one_line, quote, words_of
 from jobgen.schedulers import Array, Contract, Directive, Scheduler, array_reason, range_of
 
 REASONS = {
@@ -21,16 +21,16 @@ REASONS = {
     "requeue": "lets it return to the queue: see above",
     "open-mode": "one log for all attempts",
 }
-"""Why each directive is there; an option of the site that is not listed is the site's."""
+"""Reason of each directive; options that are not listed come from the site."""
 
 
 GPU_OPTIONS = {"gpus-per-node", "gpus-per-task", "gres"}
-"""What a site's ``gpu_request`` may be."""
+"""Valid values of a site's ``gpu_request``."""
 BATCH_OPTIONS = {"array", "batch", "error", "export", "export-file", "get-user-env", "input", "kill-on-invalid-dep",
                  "no-requeue", "open-mode", "output", "requeue", "signal", "wait"}  # fmt: skip
-"""What sbatch has, and srun with a terminal has not, or means otherwise."""
+"""Options of sbatch that srun with a terminal does not have, or interprets differently."""
 EARLY_SECONDS = 60
-"""By which Slurm may send its warning too early (sbatch(1), --signal)."""
+"""Seconds by which Slurm may send its warning too early (sbatch(1), --signal)."""
 IDENTITY = r"""if [ -z "${SLURM_JOB_ID:-}" ]; then
     echo "$script_name: error[no-nodes]: this is no job of Slurm: submit it with sbatch, or" \
         "run it inside salloc" >&2 || :
@@ -93,38 +93,38 @@ CONTRACT = Contract(
 )
 WAITING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
 RUNNING = {"RUNNING", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"}
-"""Any other state is an end (squeue(1), JOB STATE CODES)."""
+"""In any other state the job has ended (squeue(1), JOB STATE CODES)."""
 FIELDS = ["JobID", "State", "ExitCode", "NodeList", "Elapsed", "Timelimit", "WorkDir"]
-"""What sacct is asked for; it says where a log is since 23.11 only."""
+"""Fields requested from sacct, which reports the log's path only since 23.11."""
 
 
 class SlurmQueue:
-    """Slurm 20.11 or later, with or without slurmdbd."""
+    """Queries and cancels jobs of Slurm 20.11 or later, with or without slurmdbd."""
 
     name = "slurm"
     command = "scontrol"
     servers = False
 
     def look(self, job: JobId) -> List[Seen]:
-        """Ask the controller, which forgets a job some minutes after its end (MinJobAge), and then sacct."""
-        if job.server:  # the same number here is another job
+        """Query the controller, which drops a job minutes after its end (MinJobAge), and then sacct."""
+        if job.server:  # a PBS job; Slurm's job of that number is a different one
             return []
-        # else a long list of an array's tasks ends in "..."
+        # without this variable, Slurm truncates a long list of array tasks with "..."
         code, out, error = ask(["scontrol", "--oneliner", "show", "job", str(job)], SLURM_BITSTR_LEN="0")
         if code == 0:
             return [_of_scontrol(line) for line in out.splitlines() if line.startswith("JobId=")]
-        if "Invalid job id" not in error and "not found" not in out:  # the latter of a task, on standard output
+        if "Invalid job id" not in error and "not found" not in out:  # for a task: on standard output
             raise JobgenError("scheduler-silent", f"Slurm does not answer for job {job}: {error}.")
         options = ["--allocations", "--noheader", "--parsable2", f"--format={','.join(FIELDS)}"]
         code, out, _ = ask(["sacct", f"--jobs={job}", *options])
-        return [_of_sacct(line) for line in out.splitlines() if line] if code == 0 else []  # no accounting here
+        return [_of_sacct(line) for line in out.splitlines() if line] if code == 0 else []  # no accounting
 
     def cancel(self, job: JobId, seen: List[Seen]) -> List[str]:  # noqa: ARG002 -- of the protocol
-        """End it by SIGTERM to all its processes: the ranks save, the script waits for them."""
+        """Return scancel: it sends SIGTERM to all processes of the job; the script waits while the ranks save."""
         return ["scancel", str(job)]
 
     def largest_array(self) -> Optional[int]:
-        """Return MaxArraySize."""
+        """Return Slurm's MaxArraySize, or None."""
         _, out, _ = ask(["scontrol", "show", "config"])
         found = re.search(r"(?m)^MaxArraySize *= *([0-9]+)$", out)
         return int(found[1]) if found else None
@@ -139,7 +139,7 @@ def _of_scontrol(line: str) -> Seen:
 def _of_sacct(line: str) -> Seen:
     fields = dict(zip(FIELDS, line.split("|", len(FIELDS) - 1)))
     names = {"RunTime": fields["Elapsed"], "TimeLimit": fields["Timelimit"], **fields}
-    log = f"{fields['WorkDir']}/slurm-{fields['JobID']}.out"  # unless --output says another
+    log = f"{fields['WorkDir']}/slurm-{fields['JobID']}.out"  # the default; --output can change it
     return _seen(fields["JobID"], fields["State"].split(" ")[0], names, log=log)  # "CANCELLED by 1000"
 
 
@@ -158,7 +158,7 @@ def _seen(job_id: str, state: str, fields: Dict[str, str], *, log: str) -> Seen:
 
 
 class Slurm(Scheduler):
-    """Slurm 20.11 or later."""
+    """Slurm 20.11 or later, as the scheduler of job scripts."""
 
     name = "slurm"
     queue = SlurmQueue()
@@ -194,8 +194,8 @@ class Slurm(Scheduler):
     )  # fmt: skip
 
     def directives(self, job: Job) -> List[Directive]:
-        """Return the options by their own names, then what the site passes through."""
-        of_site = GPU_OPTIONS & job.options.keys()  # whatever number it is
+        """Return one directive for each option, then the site's ``directives`` verbatim."""
+        of_site = GPU_OPTIONS & job.options.keys()  # the computed reason may not fit the site's number
         reasons = {name: why for name, why in {**REASONS, **_reasons(job)}.items() if name not in of_site}
         options: Dict[str, Option] = {**_needs(job), **job.options}
         lines = [
@@ -206,16 +206,16 @@ class Slurm(Scheduler):
         return lines + [(f"#SBATCH {one_line(text)}", "asked for by the site") for text in job.site.directives]
 
     def array(self, job: Job, *, tasks: int, at_once: int) -> Array:
-        """Add --array."""
+        """Return the directives with --array added."""
         row = (f"#SBATCH --array={range_of(tasks, at_once)}", array_reason(at_once))
         return Array([*self.directives(job), row], "$SLURM_ARRAY_TASK_ID")
 
     def submission(self, path: str, arguments: List[str]) -> List[str]:
-        """Print the job's number alone."""
+        """Return sbatch --parsable, which prints only the job number."""
         return ["sbatch", "--parsable", path, *arguments]
 
     def interactive(self, job: Job, path: str) -> List[str]:
-        """Ask for the allocation and its one step by srun; --overlap: a step inside it finds cores, too."""
+        """Return srun, which requests the nodes and starts one job step; --overlap leaves cores for steps inside it."""
         options: Dict[str, Option] = {**_needs(job), **job.options}
         words = [
             f"--{name}" if value is True else f"--{name}={value}"
@@ -255,13 +255,13 @@ def _needs(job: Job) -> Dict[str, Option]:
 
 
 def _gpus(job: Job, tasks: int) -> str:
-    """Return the GPUs of a node, or of one of its tasks, as the site's option counts them."""
+    """Return the number of GPUs per node, or per task, in the syntax of the site's ``gpu_request``."""
     count = job.gpus_per_node // tasks if job.site.gpu_request == "gpus-per-task" else job.gpus_per_node
     if not count:
         raise JobgenError(
             "too-few-gpus",
-            f"{job.spec.name} at {job.site.name}: {tasks} ranks share {job.gpus_per_node} GPUs, and with gpu_request = "
-            "'gpus-per-task' each task asks for GPUs of its own: lower ranks_per_node.",
+            f"{job.spec.name} at {job.site.name}: {tasks} ranks share {job.gpus_per_node} GPUs, but with gpu_request = "
+            "'gpus-per-task' each task requests its own GPUs: lower ranks_per_node.",
         )
     words = ["gpu"] if job.site.gpu_request == "gres" else []
     words += [job.site.gpu_type] if job.site.gpu_type else []
@@ -300,7 +300,7 @@ def _reasons(job: Job) -> Dict[str, str]:
 
 
 def _option(name: str, value: Option) -> str:
-    """Return an option as sbatch reads it: split at blanks, with quotes and backslashes as in a shell."""
+    """Return an option quoted for sbatch, which splits at blanks and reads quotes and backslashes as a shell does."""
     text = one_line(f"--{name}" if value is True else f"--{name}={value}")
     return quote(text) if set(text) & set(" \t'\"\\#") else text
 

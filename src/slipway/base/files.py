@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from slipway.base.bounded_read import open_without_waiting
 from slipway.base.errors import warn
-from slipway.base.reading import open_without_waiting
 
 log = logging.getLogger(__name__)
 

@@ -1,9 +1,9 @@
 """Goodput: the share of a run's allocated time that trained it, read from goodput.jsonl.
 
 Each line belongs to one attempt, and its seconds are cumulative. The job script writes when the attempt began and on
-how many nodes. Rank 0 (``slipway.base.clock``) writes at each save how the time was spent. The job script, or guard.sh
-instead, writes when the attempt ended. They write one after the other. Reading needs only Python 3.9 and its standard
-library.
+how many nodes. Rank 0 (``slipway.base.goodput_clock``) writes at each save how the time was spent. The job script, or
+guard.sh instead, writes when the attempt ended. They write one after the other. Reading needs only Python 3.9 and its
+standard library.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
-from slipway.base.reading import read_end
+from slipway.base.bounded_read import read_end
 
 TRAINED, WAITED, EVALUATED, SAVED, STARTED, LOST = "trained", "waited", "evaluated", "saved", "started", "lost"
 MEANINGS: Dict[str, str] = {
@@ -28,7 +28,7 @@ MEANINGS: Dict[str, str] = {
 MEASURED = (TRAINED, WAITED, EVALUATED, SAVED, STARTED)
 """Parts that rank 0 measures."""
 START = "start"
-"""Key of the line with the seconds up to the first step, by part (``slipway.base.startup``)."""
+"""Key of the line with the seconds up to the first step, by part (``slipway.base.startup_time``)."""
 SHORTEST = 0.1
 """Minimum seconds of a startup part that ``describe_start`` lists."""
 LIMIT = 1 << 24

@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from slipway.base.bounded_read import SMALL, read_start
 from slipway.base.contract import HEARTBEAT, LOCK, STALE
 from slipway.base.errors import FolderInUseError, LostFolderError, NotAFileError
-from slipway.base.reading import SMALL, read_start
 
 POLL = 1.0
 """Seconds between two checks of the lock of an owner that may live on another host."""

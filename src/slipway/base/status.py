@@ -8,9 +8,9 @@ import json
 from pathlib import Path
 from typing import Literal
 
+from slipway.base.bounded_read import SMALL, read_start
 from slipway.base.contract import STATUS, verdict_file
 from slipway.base.files import write_atomically, write_json
-from slipway.base.reading import SMALL, read_start
 from slipway.base.stop import Reason
 
 State = Literal["running", "done", "stopped", "failed"]

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar
 
+from slipway.base.bounded_read import SMALL, read_start
 from slipway.base.contract import EXIT_STOPPED, STOP
-from slipway.base.reading import SMALL, read_start
 
 
 class Reason(IntEnum):

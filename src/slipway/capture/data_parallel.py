@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from slipway.checkpoint.fingerprint import Fingerprint, fingerprint
-from slipway.dist.adopt import under_horovod
+from slipway.dist.existing_group import under_horovod
 from slipway.state.wrappers import replicas_in
 
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from slipway.base.errors import SlipwayError, from_json, to_json, warn
 from slipway.base.memory_limits import available_memory
 from slipway.capture.data_parallel import Replicas
-from slipway.checkpoint.components import RANKS, Stateful, restores_in_place, split, state_of
-from slipway.checkpoint.folder import Tensors
+from slipway.checkpoint.format import Tensors
+from slipway.checkpoint.stateful import RANKS, Stateful, restores_in_place, split, state_of
 from slipway.dist.collectives import all_gather_json, gather_bytes
 from slipway.dist.communicator import Communicator
 

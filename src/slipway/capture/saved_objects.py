@@ -11,11 +11,11 @@ from torch import nn
 from slipway.capture.data_parallel import Replicas
 from slipway.capture.per_rank import GRADIENTS, Apart, collect
 from slipway.capture.world_change import reseed_generators
-from slipway.checkpoint import components
-from slipway.checkpoint.components import Restored, Stateful
+from slipway.checkpoint import stateful
 from slipway.checkpoint.fingerprint import fingerprint
-from slipway.checkpoint.folder import Checkpoint
+from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.header import Header, Position
+from slipway.checkpoint.stateful import Restored, Stateful
 from slipway.dist.collectives import all_gather_json
 from slipway.dist.communicator import Communicator
 from slipway.state.saved_gradients import SavedGradients
@@ -104,13 +104,13 @@ class SavedObjects:
     def capture(self, header: Header) -> Checkpoint:
         """Return a checkpoint of the components and of the states that ``collect`` gathered; only rank 0 calls this."""
         gradients = {GRADIENTS: self._gradients} if self._gradients.state_dict() else {}
-        captured = components.capture({**self._parts, **gradients}, header)
+        captured = stateful.capture({**self._parts, **gradients}, header)
         apart, self._apart = self._apart, Apart()
         trees = {**captured.header.trees, **apart.trees}
         return Checkpoint({**captured.tensors, **apart.tensors}, captured.header._replace(trees=trees))
 
     def _restore(self, parts: Mapping[str, Stateful], found: Checkpoint | None) -> Restored | None:
-        restored = components.restore(parts, found, self._comm)
+        restored = stateful.restore(parts, found, self._comm)
         if restored and restored.header.facts:
             if restored.header.facts["world_size"] == self._comm.world.size:
                 self._replicas.set_unsynchronized(restored.header.facts.get("unsynchronized", ()))
@@ -122,6 +122,6 @@ class SavedObjects:
         """Return the digest of a component's state; None if its state cannot be saved."""
         try:
             part = self._parts[name]
-            return fingerprint(part.state_dict(), restored_in_place=components.restores_in_place(part)).digest
+            return fingerprint(part.state_dict(), restored_in_place=stateful.restores_in_place(part)).digest
         except Exception:  # noqa: BLE001 -- raised by code of the script; a save reports it
             return None

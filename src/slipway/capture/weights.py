@@ -11,12 +11,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from slipway.base.bounded_read import read_start
 from slipway.base.contract import BEST
 from slipway.base.errors import SessionError
-from slipway.base.reading import read_start
-from slipway.checkpoint.components import Stateful, restore
-from slipway.checkpoint.folder import Checkpoint
+from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.header import Header, Position
+from slipway.checkpoint.stateful import Stateful, restore
 from slipway.checkpoint.store import read_best
 from slipway.dist.collectives import run_on_root
 from slipway.dist.communicator import Communicator

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from slipway.base.errors import StateMismatchError, warn
-from slipway.checkpoint.components import RANKS, Stateful, join
 from slipway.checkpoint.fingerprint import fingerprint
 from slipway.checkpoint.header import Header
+from slipway.checkpoint.stateful import RANKS, Stateful, join
 from slipway.rng.generator_state import GENERATORS, wrapped
 from slipway.rng.seeding import derive
 from slipway.state.model_state import Model

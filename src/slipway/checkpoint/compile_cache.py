@@ -24,11 +24,11 @@ from pathlib import Path
 
 import torch
 
+from slipway.base.bounded_read import open_regular
 from slipway.base.contract import COMPILED
 from slipway.base.environment import Environment, World
 from slipway.base.errors import warn
 from slipway.base.files import replacing
-from slipway.base.reading import open_regular
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from slipway.base.contract import BEST, CHECKPOINTS
 from slipway.base.errors import SlipwayError
 from slipway.base.files import replacing
 from slipway.base.third_party_errors import os_error_numbers
-from slipway.checkpoint.components import join
-from slipway.checkpoint.folder import Checkpoint
+from slipway.checkpoint.format import Checkpoint
+from slipway.checkpoint.stateful import join
 from slipway.checkpoint.store import read_best, read_newest
 
 AVERAGE = "ema"

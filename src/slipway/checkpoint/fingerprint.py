@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from slipway.checkpoint.components import split
+from slipway.checkpoint.stateful import split
 from slipway.dist.collectives import as_bytes
 from slipway.dist.replicas import checksum
 

@@ -58,7 +58,7 @@ class Header(NamedTuple):
     facts: Mapping[str, Any] = NOTHING
     """What the program that saved it needs besides, and what people may want to know."""
     trees: Mapping[str, Any] = NOTHING
-    """By component, what its state holds besides tensors (``slipway.checkpoint.components``)."""
+    """By component, what its state holds besides tensors (``slipway.checkpoint.stateful``)."""
 
 
 def to_manifest(header: Header) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from slipway.base.errors import NotSavedError, SessionError, SlipwayError, is_retryable, warn
 from slipway.checkpoint.compile_cache import CompiledCode
-from slipway.checkpoint.folder import Checkpoint, Tensors
+from slipway.checkpoint.format import Checkpoint, Tensors
 from slipway.checkpoint.store import CheckpointStore
 
 log = logging.getLogger(__name__)

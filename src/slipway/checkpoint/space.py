@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from slipway.base.errors import warn
-from slipway.checkpoint.folder import Checkpoint
+from slipway.checkpoint.format import Checkpoint
 
 log = logging.getLogger(__name__)
 

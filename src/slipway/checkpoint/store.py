@@ -22,7 +22,7 @@ from slipway.base.errors import (
 )
 from slipway.base.files import replace_symlink
 from slipway.base.slugs import EXIT_FAILED
-from slipway.checkpoint.folder import (
+from slipway.checkpoint.format import (
     MANIFEST,
     Checkpoint,
     DamagedError,

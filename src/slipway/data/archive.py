@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, overload
 
-from slipway.base.reading import open_regular
+from slipway.base.bounded_read import open_regular
 
 LOCAL = struct.Struct("<4s5H3I2H")
 """The header before a member's data, 4.3.7."""

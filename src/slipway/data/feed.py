@@ -8,7 +8,7 @@ from typing import Any
 
 from slipway.base.environment import World
 from slipway.base.errors import StateMismatchError, warn
-from slipway.data.data_digest import Data
+from slipway.data.dataset_digest import Data
 from slipway.data.loader_settings import LoaderSettings
 from slipway.data.loading import Origin, Pass, Replay, Reread, Seeds, can_replay
 from slipway.data.workers import has_running_workers

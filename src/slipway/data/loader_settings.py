@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from slipway.base.errors import warn
-from slipway.data.held_data import digest_of_data
+from slipway.data.array_digest import digest_of_data
 from slipway.rng.loader_generators import attributes_of, is_generator
 
 log = logging.getLogger(__name__)

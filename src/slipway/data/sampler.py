@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch.utils.data import Sampler as TorchSampler
 
-from slipway.dist.adopt import count_ranks
+from slipway.dist.existing_group import count_ranks
 from slipway.rng.permutation import LARGE, Permutation
 
 T = TypeVar("T")

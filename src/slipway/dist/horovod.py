@@ -8,7 +8,7 @@ import horovod.torch as hvd
 import torch
 from torch import Tensor
 
-from slipway.base import startup
+from slipway.base import startup_time
 from slipway.base.environment import World
 
 
@@ -26,7 +26,7 @@ class HorovodCommunicator:
         self._owned = owned
         if owned:
             hvd.init()
-            startup.mark(startup.RANKS)
+            startup_time.mark(startup_time.RANKS)
         self.world = World(hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size())
         self.device = pick_device(self.world)
 

@@ -18,9 +18,9 @@ from slipway.base.contract import CHECKPOINTS
 from slipway.base.errors import SessionError, SlipwayError
 from slipway.base.stop import Reason
 from slipway.checkpoint.store import CheckpointStore, reading
-from slipway.checks.skipping import warn_of_skipping
-from slipway.dist.adopt import leave_at_exit
+from slipway.checks.skipped_steps import warn_of_skipping
 from slipway.dist.collectives import RootOnly, all_gather_json, broadcast_json, run_on_root
+from slipway.dist.existing_group import leave_at_exit
 from slipway.lightning.checkpoint_file import FILE, require_intact
 from slipway.lightning.place import LightningPlace, Saved
 from slipway.run.agreement import Agreement, Pace

@@ -1,1 +1,1 @@
-"""``trainer report``: one HTML page about runs, made from their folders alone; it needs no torch and no network."""
+"""``trainer report``: write one HTML page about runs from their folders; needs neither torch nor a network."""

@@ -1,4 +1,4 @@
-"""The attempts of a run: when each began and ended, what stopped it, and what it lost."""
+"""Attempts of a run: start and end times, reason for stopping, lost steps."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import re
 import time
 from typing import Any
 
+from slipway.base.bounded_read import SMALL
 from slipway.base.contract import (
     ATTEMPT_ACCOUNT,
     ATTEMPT_CODE,
@@ -27,41 +28,40 @@ from slipway.base.contract import (
     checkpoint_step,
     verdict_file,
 )
-from slipway.base.reading import SMALL
-from slipway.report.foreign_folder import Folder
+from slipway.report.untrusted_folder import Folder
 
 STATES = ("done", "out-of-time", "stopped", "failed", "running")
 MOST = 1000
-"""Attempts that are looked at."""
+"""Maximum number of attempts that are read."""
 
 
 @dataclasses.dataclass
 class PastAttempt:
-    """One start of the run."""
+    """One attempt of the run."""
 
     number: int
     state: str
-    """done, out-of-time, stopped, failed, running, crashed (no verdict, no sign of life), or unknown."""
+    """done, out-of-time, stopped, failed, running, crashed (no verdict and no heartbeat), or unknown."""
     reason: str = ""
     job: str = ""
     """SCHEDULER JOB."""
     code: str = ""
     """Exit code of the launch."""
     used: str = ""
-    """What it has used, as far as its job script has left an account."""
+    """GPU-hours or core-hours used, from the job script's account; "" without one."""
     began: float | None = None
     ended: float | None = None
-    """Both in seconds since 1970; None where the files do not tell."""
+    """Both in seconds since 1970; None if unknown."""
     first: int | None = None
-    """Optimiser steps done before it."""
+    """Optimizer steps done before this attempt."""
     saved: int | None = None
-    """Optimiser steps done and saved when it had ended."""
+    """Optimizer steps done and saved when the attempt ended."""
     reached: int | None = None
-    """The last step that it is known to have done: records and logs come every few steps."""
+    """The last step that the attempt is known to have done; records and log lines come only every few steps."""
 
     @property
     def lost(self) -> int | None:
-        """Steps that were done, and not saved; more may be that no record tells of. None: unknown."""
+        """Steps done but not saved, a lower bound because not every step is recorded; None if unknown."""
         if self.state in {"done", "out-of-time", "stopped"}:
             return 0
         if self.state == "running" or self.reached is None or self.saved is None:
@@ -70,7 +70,7 @@ class PastAttempt:
 
 
 def json_of(folder: Folder, name: str, *, limit: int = SMALL) -> dict[str, Any]:
-    """Return the object in a JSON file, of ``limit`` bytes at most; an empty one, with a warning, without one."""
+    """Return the object in a JSON file of at most ``limit`` bytes; {} if missing, and with a warning if invalid."""
     content = folder.read(name, limit=limit)
     if content is None:
         return {}
@@ -78,12 +78,12 @@ def json_of(folder: Folder, name: str, *, limit: int = SMALL) -> dict[str, Any]:
         found = json.loads(content)
         if isinstance(found, dict):
             return found
-    folder.warn(f"{name}: no JSON object")
+    folder.warn(f"{name}: not a JSON object")
     return {}
 
 
 def is_alive(folder: Folder) -> bool:
-    """Return whether a process of training gave a sign of life not long ago."""
+    """Return whether the run's lock has been refreshed within ``STALE`` seconds."""
     beat = folder.modified(LOCK)
     return beat is not None and time.time() - beat < STALE
 
@@ -92,17 +92,17 @@ def read_attempts(folder: Folder, *, last_record: int) -> list[PastAttempt]:
     """Return the attempts of the run in ``folder``, in order.
 
     Args:
-        folder: of the run.
-        last_record: the step of its last record.
+        folder: the run folder.
+        last_record: the step of the run's last record.
     """
     numbers = sorted(int(name) for name in folder.names(LOGS) if re.fullmatch("[1-9][0-9]{0,8}", name))
     if len(numbers) > MOST:
-        folder.warn(f"{LOGS}: {len(numbers)} attempts, of which the last {MOST} are shown")
+        folder.warn(f"{LOGS}: {len(numbers)} attempts; only the last {MOST} are shown")
     found = [_read(folder, number, last=number == numbers[-1]) for number in numbers[-MOST:]]
     for attempt, following in itertools.pairwise(found):
         attempt.saved = following.first if attempt.saved is None else attempt.saved
         if attempt.ended and following.began and attempt.ended > following.began + 1:
-            attempt.ended = None  # the files are a copy, and have its times
+            attempt.ended = None  # the files are copies with new modification times
     if found:
         _complete_last(folder, found[-1], last_record)
     return found
@@ -125,7 +125,7 @@ def _read(folder: Folder, number: int, *, last: bool) -> PastAttempt:
         state, saved = ("crashed" if crashed else state), None
         ended = _last_sign(folder, own, last=last) if crashed else None
     reached = _logged_step(folder, f"{own}/{ATTEMPT_ERRORS}") if state in {"crashed", "failed"} else saved
-    started = _time(json_of(folder, f"{own}/{PROVENANCE}").get("started"))  # training, behind copies and preflight
+    started = _time(json_of(folder, f"{own}/{PROVENANCE}").get("started"))  # of training, after copies and preflight
     times = [each for each in (started, folder.modified(f"{own}/{ATTEMPT_JOB}")) if each]
     began = min(times, default=None)
     return PastAttempt(
@@ -144,7 +144,7 @@ def _read(folder: Folder, number: int, *, last: bool) -> PastAttempt:
 
 
 def _used(account: dict[str, Any]) -> str:
-    """Return what an account says in a few words; "" if it is none."""
+    """Return a job script's account as text; "" if it is invalid."""
     names = ("nodes", "count", "seconds", "gpus_seen", "busy")
     nodes, count, seconds, seen, busy = (whole(account.get(name)) for name in names)
     if nodes is None or count is None or seconds is None or account.get("unit") not in {"GPU", "core"}:
@@ -154,23 +154,23 @@ def _used(account: dict[str, Any]) -> str:
 
 
 def _complete_last(folder: Folder, last: PastAttempt, last_record: int) -> None:
-    """Add to the last attempt what only the run folder itself says."""
+    """Add to the last attempt the data that only the run folder holds: saved and reached steps."""
     if last.saved is None:
         last.saved = checkpoint_step(folder.link(f"{CHECKPOINTS}/{LATEST}"))
         if last.saved is None and last.state == "crashed":
-            last.saved = last.first  # nothing was saved since
+            last.saved = last.first  # nothing was saved in this attempt
     if last_record and last.state != "unknown":
         last.reached = max(last_record, last.reached or 0)
 
 
 def _last_sign(folder: Folder, own: str, *, last: bool) -> float | None:
-    """Return when an attempt that left no word was last seen alive, as its files tell."""
+    """Return the last modification time of a crashed attempt's files, as its end; None if there are none."""
     names = [f"{own}/{ATTEMPT_CODE}", f"{own}/{ATTEMPT_ERRORS}", *((LOCK, METRICS) if last else ())]
     return max((found for name in names if (found := folder.modified(name)) is not None), default=None)
 
 
 def _logged_step(folder: Folder, name: str) -> int | None:
-    """Return the last step that the lines of progress in a log name."""
+    """Return the last step in a log's progress lines; None if there is none."""
     found = re.findall(rb"\bstep (\d{1,15})\b", folder.read_end(name) or b"")
     return int(found[-1]) if found else None
 
@@ -183,5 +183,5 @@ def _time(text: object) -> float | None:
 
 
 def whole(value: object) -> int | None:
-    """Return ``value`` if it is a count, as a file may claim."""
+    """Return ``value`` if it is a plausible count (an int from 0 to 2**53 - 1), otherwise None."""
     return value if type(value) is int and 0 <= value < 1 << 53 else None

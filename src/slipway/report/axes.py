@@ -1,4 +1,4 @@
-"""Axes of a figure: where its ticks are, and where a value lies between them."""
+"""Axes of a figure: range, ticks and scale."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 LOG_FROM = 20.0
-"""Ratio of the largest to the smallest value from which on an axis is logarithmic."""
+"""An axis is logarithmic if the largest value exceeds this many times the smallest."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Axis:
-    """One axis, from ``low`` to ``high`` in the values' own unit."""
+    """An axis from ``low`` to ``high``, in the unit of the values."""
 
     low: float
     high: float
@@ -21,18 +21,18 @@ class Axis:
     log: bool = False
 
     def share(self, value: float) -> float:
-        """Return how far along the axis ``value`` lies, from 0 to 1."""
+        """Return the position of ``value`` on the axis, from 0 to 1."""
         if self.log:
             return (math.log(max(value, 5e-324)) - math.log(self.low)) / (math.log(self.high) - math.log(self.low))
         return (value - self.low) / (self.high - self.low)
 
 
 def linear(values: Sequence[float], *, zero: bool = False, tight: bool = False, count: int = 5) -> Axis:
-    """Return an axis for ``values``, all finite: from 0 if ``zero``, no longer than they are if ``tight``."""
+    """Return a linear axis for finite ``values``: including 0 if ``zero``, ending at the values if ``tight``."""
     low, high = min(values, default=0.0), max(values, default=1.0)
     if zero:
         low, high = min(low, 0.0), max(high, 0.0)
-    if not math.isfinite(high - low):  # values close to the largest number of all
+    if not math.isfinite(high - low):  # values close to the largest float
         low, high = low / 4, high / 4
     if high - low <= 1e-9 * max(abs(low), abs(high)):
         room = abs(high) / 10 or 1.0
@@ -45,10 +45,10 @@ def linear(values: Sequence[float], *, zero: bool = False, tight: bool = False, 
 
 
 def logarithmic(values: Sequence[float]) -> Axis:
-    """Return a logarithmic axis for ``values``, all finite and positive."""
+    """Return a logarithmic axis for finite, positive ``values``."""
     low, high = min(values), max(values)
     decades = math.log10(high) - math.log10(low)
-    digits = (1, 2, 5) if decades < 3 else (1,)  # noqa: PLR2004 -- more would run into each other
+    digits = (1, 2, 5) if decades < 3 else (1,)  # noqa: PLR2004 -- more would overlap
     every = max(1, round(decades / 5))
     powers = range(math.floor(math.log10(low)), min(math.ceil(math.log10(high)), 307) + 1)
     places = [digit * 10.0**power for power in powers for digit in digits if power % every == 0]
@@ -57,21 +57,21 @@ def logarithmic(values: Sequence[float]) -> Axis:
 
 
 def fitting(values: Sequence[float], *, zero: bool = False) -> Axis:
-    """Return the axis that shows ``values`` best: logarithmic where all are positive and far apart."""
+    """Return a logarithmic axis if all ``values`` are positive and far apart, otherwise a linear one."""
     if not zero and len(values) > 1 and 0 < LOG_FROM * min(values) < max(values) < math.inf:
         return logarithmic(values)
     return linear(values, zero=zero)
 
 
 def _step(span: float, count: int) -> float:
-    """Return a round number that fits into ``span`` about ``count`` times."""
+    """Return a round tick distance that divides ``span`` into about ``count`` parts."""
     power = 10.0 ** math.floor(math.log10(span / count))
     return next(power * step for step in STEPS if power * step >= span / count * 0.999)
 
 
 def label(value: float) -> str:
-    """Return ``value`` as a tick shows it."""
-    if value and not 1e-3 <= abs(value) < 1e5:  # noqa: PLR2004 -- beyond that zeros would be counted
+    """Return ``value`` as the text of a tick."""
+    if value and not 1e-3 <= abs(value) < 1e5:  # noqa: PLR2004 -- otherwise too many zeros
         mantissa, exponent = f"{value:.3e}".split("e")
         return f"{float(mantissa):g}e{int(exponent)}"
     return f"{value:,.10g}" if abs(value) >= 1e4 else f"{value:.6g}"  # noqa: PLR2004

@@ -1,4 +1,4 @@
-"""``trainer report PATH...``: read folders, write one page, say what could not be read."""
+"""Command line of ``trainer report PATH...``: read folders, write one page, warn about unreadable parts."""
 
 from __future__ import annotations
 
@@ -9,43 +9,43 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from slipway.base.bounded_read import read_start
 from slipway.base.errors import SlipwayError, labelled, message_of
 from slipway.base.files import write_atomically
 from slipway.base.parser import Parser
-from slipway.base.reading import read_start
-from slipway.report.foreign_folder import Folder
 from slipway.report.html import HEAD, page, render
 from slipway.report.overview import overview
 from slipway.report.run_page import RunSummary, holds_run, read_run
 from slipway.report.study import Study, holds_study, read_study
 from slipway.report.sweep import Sweep, holds_sweep, read_sweep
+from slipway.report.untrusted_folder import Folder
 
 PROGRAM = "trainer report"
 MOST_WITH_IMAGES = 12
-"""Runs up to which the page has images of confused samples, about 100 kB each."""
+"""Maximum number of paths for which the page contains images of confused samples, about 100 kB per run."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write the page that ``argv`` asks for; return the exit code: 0, or that of the error."""
+    """Write the page that ``argv`` describes; return 0 or the exit code of the error."""
     parser = Parser(
         prog=PROGRAM,
-        description="Write one HTML page about runs: learning curves, confusion matrix, attempts, configuration. It "
-        "holds all it shows, and opens without a network. Runs may still be under way.",
+        description="Write one HTML page about runs: learning curves, confusion matrix, attempts, configuration. The "
+        "page is self-contained and needs no network. Runs may still be active.",
     )
-    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="run folder, or folder of a study or sweep")
+    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="folder of a run, a study or a sweep")
     parser.add_argument(
         "--output",
         type=Path,
         default=Path("report.html"),
         metavar="FILE",
-        help="the page (default: report.html in the current folder; a page of an earlier call is replaced)",
+        help="output file (default: report.html in the current folder); replaces an earlier report",
     )
     arguments = parser.parse_args(argv)
     if refusal := _refusal(arguments.output):
         return _fail("bad-flag-value", f"--output {arguments.output}: {refusal}")
     parts = read(arguments.paths)
     if not parts.runs and not parts.sets:
-        return _fail("no-such-run", "nothing to report: name run folders (docs/contract.md lists what is in them)")
+        return _fail("no-such-run", "nothing to report: pass run folders (docs/contract.md lists their files)")
     try:
         write_atomically(arguments.output, compose(parts))
     except OSError as error:
@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
 
 @dataclasses.dataclass
 class Parts:
-    """What the page is about."""
+    """The contents of the page."""
 
     runs: list[RunSummary] = dataclasses.field(default_factory=list)
     sets: list[Study | Sweep] = dataclasses.field(default_factory=list)
@@ -64,12 +64,12 @@ class Parts:
 
     @property
     def next_run(self) -> int:
-        """The number of the next section about a run."""
+        """The number of the next run's section."""
         return 1 + len(self.runs) + sum(len(found.runs) for found in self.sets)
 
 
 def read(paths: Sequence[Path]) -> Parts:
-    """Return the runs, studies and sweeps in ``paths``, in order; what cannot be read of them is said on stderr."""
+    """Return the runs, studies and sweeps in ``paths``, in order; print warnings about unreadable parts to stderr."""
     parts = Parts()
     for path, name in zip(paths, _names(paths), strict=True):
         folder = Folder(path)
@@ -89,7 +89,7 @@ def read(paths: Sequence[Path]) -> Parts:
             found = read_run(folder, name=name, anchor=f"run-{parts.next_run}", images=len(paths) <= MOST_WITH_IMAGES)
             parts.runs.append(found)
         else:
-            _say(labelled("warning", "no-such-run", f"{path}: no run: it has none of the files of a run folder"))
+            _say(labelled("warning", "no-such-run", f"{path}: not a run: it has none of a run folder's files"))
             continue
         parts.names.append(name)
         for warning in found.warnings:
@@ -98,7 +98,7 @@ def read(paths: Sequence[Path]) -> Parts:
 
 
 def compose(parts: Parts) -> str:
-    """Return the page: what runs have in common, each of them, then studies and sweeps, each with its runs."""
+    """Return the page: an overview of the runs, each run, then studies and sweeps, each with its runs."""
     title = parts.names[0] if len(parts.names) == 1 else f"{parts.next_run - 1} runs"
     sections = [overview(parts.runs)] if len(parts.runs) > 1 else []
     sections += [run.section for run in parts.runs]
@@ -108,8 +108,8 @@ def compose(parts: Parts) -> str:
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """Return for each path the shortest end of it that no other one has: /data/a/run and /data/b/run are two runs."""
-    parts = [Path(os.path.abspath(path)).parts for path in paths]  # noqa: PTH100 -- a link keeps its name
+    """Return names for the paths: their last parts, as many as make names unique ("a/run" for /data/a/run)."""
+    parts = [Path(os.path.abspath(path)).parts for path in paths]  # noqa: PTH100 -- links keep their names
     for count in range(1, max(map(len, parts)) + 1):
         names = ["/".join(part[-count:]) for part in parts]
         if len(set(names)) == len(set(parts)):
@@ -118,22 +118,22 @@ def _names(paths: Sequence[Path]) -> list[str]:
 
 
 def _refusal(output: Path) -> str:
-    """Return why the page may not be written over what is at ``output``; "" if it may."""
+    """Return the reason why the page must not replace ``output``; "" if it may."""
     try:
         mode = output.lstat().st_mode
     except OSError:
         return ""
     if not stat.S_ISREG(mode):
-        return "there is something else than a file"
+        return "the path exists and is not a regular file"
     try:
         start = read_start(output, limit=len(HEAD))
     except OSError as error:
         return error.strerror or "not readable"
-    return "" if start in (b"", HEAD.encode()) else "the file there is no page of an earlier call: remove it"
+    return "" if start in (b"", HEAD.encode()) else "the existing file is not an earlier report: remove it"
 
 
 def _fail(slug: str, text: str) -> int:
-    """Print an error, and return its exit code."""
+    """Print an error and return its exit code."""
     error = SlipwayError(slug, text)
     _say(message_of(error))
     return error.exit_code

@@ -1,4 +1,4 @@
-"""The confusion matrix of a run: which classes are taken for which."""
+"""Confusion matrix of a run, read from its figures folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import zlib
 from typing import NamedTuple
 
 from slipway.base.contract import FIGURES
-from slipway.report.foreign_folder import Folder
+from slipway.report.untrusted_folder import Folder
 
 FILE = f"{FIGURES}/confusion.csv"
 EXAMPLES = f"{FIGURES}/confused.png"
@@ -18,27 +18,27 @@ PNG = b"\x89PNG\r\n\x1a\n"
 MOST_BYTES = 1 << 24
 MOST_BYTES_OF_EXAMPLES = 1 << 20
 MOST_IN_CELLS = 30
-"""Classes up to which the matrix is a table of numbers; beyond that it is a picture."""
+"""Maximum number of classes for which the matrix is shown as a table of numbers; larger ones are an image."""
 MOST_IN_PICTURE = 2000
 LONGEST_HEAD = 3
-"""Letters that fit above a column of counts."""
+"""Characters that fit above a column of counts."""
 PAIRS = 10
 SHADES = (0.0, 0.02, 0.1, 0.3, 0.6)
-"""Shares of a true class above which a cell is darker."""
+"""Shares of a true class above which a cell gets the next darker shade."""
 
 
 class Pair(NamedTuple):
-    """Samples of one class that were taken for another."""
+    """Samples of one class that were predicted as another."""
 
     true: str
     predicted: str
     samples: int
     share: float
-    """Of all samples of the true class."""
+    """Fraction of the samples of the true class."""
 
 
 class ClassRow(NamedTuple):
-    """How one class fared."""
+    """Recall and precision of one class."""
 
     name: str
     samples: int
@@ -47,36 +47,36 @@ class ClassRow(NamedTuple):
 
 
 class Confusion:
-    """Counts of validation samples: true classes down, predicted ones across."""
+    """Counts of validation samples: rows are true classes, columns predicted classes."""
 
     def __init__(self, names: list[str], counts: list[list[int]]) -> None:
-        """Keep a square matrix ``counts`` of the classes ``names``."""
+        """Store the square matrix ``counts`` of the classes ``names``."""
         self.names = names
         self.counts = counts
         self.totals = [sum(row) for row in counts]
 
     @property
     def samples(self) -> int:
-        """Samples in all."""
+        """Total number of samples."""
         return sum(self.totals)
 
     @property
     def right(self) -> int:
-        """Samples whose class was found."""
+        """Number of correctly predicted samples."""
         return sum(row[index] for index, row in enumerate(self.counts))
 
     @property
     def in_cells(self) -> bool:
-        """Whether there is room for the numbers."""
+        """Whether the matrix is small enough to show as numbers."""
         return len(self.names) <= MOST_IN_CELLS
 
     @property
     def numbered(self) -> bool:
-        """Whether names are too long for the head of a column, which then shows the number of the class."""
+        """Whether class names are too long for column heads, which then show class numbers."""
         return max(map(len, self.names)) > LONGEST_HEAD
 
     def pairs(self) -> list[Pair]:
-        """Return the pairs of classes that are confused most, the largest share of the true class first."""
+        """Return the most confused pairs of classes, sorted by number of samples, then by share."""
         found = [
             Pair(self.names[row], self.names[column], count, count / self.totals[row])
             for row, counts in enumerate(self.counts)
@@ -86,7 +86,7 @@ class Confusion:
         return sorted(found, key=lambda pair: (-pair.samples, -pair.share))[:PAIRS]
 
     def classes(self) -> list[ClassRow]:
-        """Return every class, the worst recall first."""
+        """Return all classes, the lowest recall first."""
         claims = [sum(column) for column in zip(*self.counts, strict=True)]
         rows = [
             ClassRow(
@@ -100,14 +100,14 @@ class Confusion:
         return sorted(rows, key=lambda row: 2.0 if row.recall is None else row.recall)
 
     def shades(self) -> list[tuple[str, list[tuple[int, int]]]]:
-        """Return each row: the class, and for each cell its count and how dark it is, from 0 to 5."""
+        """Return each row: the class, and the count and shade (0 to 5, the darkest) of each cell."""
         return [
             (name, [(count, sum(count > edge * max(total, 1) for edge in SHADES)) for count in row])
             for name, row, total in zip(self.names, self.counts, self.totals, strict=True)
         ]
 
     def picture(self) -> str:
-        """Return a PNG as a data: URL, a pixel for each pair of classes, the darker the larger its share of the row."""
+        """Return a PNG as a data: URL with one pixel per pair of classes; darker is a larger share of the row."""
         rows = []
         for row, total in zip(self.counts, self.totals, strict=True):
             shares = bytes(255 - round(235 * (count / max(total, 1)) ** 0.4) for count in row)
@@ -127,12 +127,12 @@ def _url(png: bytes) -> str:
 
 
 def read_examples(folder: Folder) -> str:
-    """Return the picture of samples that are confused most, as a data: URL; "" if there is none."""
+    """Return the image of the most confused samples as a data: URL; "" if there is none."""
     found = folder.read(EXAMPLES, limit=MOST_BYTES_OF_EXAMPLES)
     if found is None:
         return ""
     if found[: len(PNG)] != PNG or len(found) == MOST_BYTES_OF_EXAMPLES:
-        folder.warn(f"{EXAMPLES}: no picture of less than {MOST_BYTES_OF_EXAMPLES} bytes: it is left out")
+        folder.warn(f"{EXAMPLES}: omitted, because it is not a PNG of less than {MOST_BYTES_OF_EXAMPLES} bytes")
         return ""
     return _url(found)
 
@@ -142,20 +142,20 @@ def _chunk(kind: bytes, content: bytes) -> bytes:
 
 
 def read_confusion(folder: Folder) -> Confusion | None:
-    """Return the matrix of the last evaluation; None if there is none, with a warning if it makes no sense."""
+    """Return the matrix of the last evaluation; None if it is missing, and with a warning if it is invalid."""
     text = folder.text(FILE, limit=MOST_BYTES)
     if text is None:
         return None
     try:
         return _parse(text)
     except (ValueError, csv.Error) as error:
-        folder.warn(f"{FILE}: no confusion matrix: {error}")
+        folder.warn(f"{FILE}: not a confusion matrix: {error}")
         return None
 
 
 def _parse(text: str) -> Confusion:
     rows = list(csv.reader(io.StringIO(text)))
-    if len(rows) < 3 or len(rows[0]) < 3:  # noqa: PLR2004 -- one class, and the margins
+    if len(rows) < 3 or len(rows[0]) < 3:  # noqa: PLR2004 -- one class, names and totals
         raise ValueError("too few rows or columns")
     names = rows[0][1:-1]
     size = len(names)
@@ -166,5 +166,5 @@ def _parse(text: str) -> Confusion:
         raise ValueError("rows and columns differ")
     counts = [[int(cell) for cell in row[1:-1]] for row in body]
     if any(not 0 <= count < 1 << 53 for row in counts for count in row):
-        raise ValueError("a count is impossible")
+        raise ValueError("a count is out of range")
     return Confusion(names, counts)

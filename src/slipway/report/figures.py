@@ -1,6 +1,6 @@
-"""Figures as SVG, with the page's own colours: curves, and the time line of attempts.
+"""SVG figures in the page's colours: curves, and the timeline of attempts.
 
-Every number in a path is ours, and every text goes through the template, which escapes it.
+This module formats all numbers in paths. All text passes through the template, which escapes it.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from slipway.report.series import points, thin
 
 WIDTH, HEIGHT = 560, 250
 LEFT, RIGHT, TOP, BOTTOM = 58, 12, 12, 40
-"""Margins: for the labels of the axes."""
+"""Margins for the axis labels."""
 MOST_POINTS = 400
-"""Of a curve: about one for each pixel of a figure as wide as a column of the page."""
+"""Maximum number of points of a curve: about one per pixel of a figure that is one page column wide."""
 MOST_DOTS = 60
-"""Points of a curve up to which each has a dot."""
+"""Maximum number of points of a curve for which each point has a dot."""
 COLOURS = 6
-"""In page.css; further curves have them again, with dashes."""
+"""Number of colors in page.css; further curves reuse them with dashes."""
 BAR = 22
 TIMELINE = 900
-"""Width of the time line, in which a figure of curves is 560 wide."""
+"""Width of the timeline, in the unit in which a figure of curves is 560 wide."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """One line of a figure."""
+    """A curve of a figure."""
 
     name: str
     xs: Sequence[float]
     ys: Sequence[float]
     colour: int = 0
-    """Number of the colour, and beyond those there are of the dashes."""
+    """Number of the color; numbers from ``COLOURS`` on reuse the colors with dashes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,16 +60,16 @@ def curves(
     ideal: Curve | None = None,
     scattered: bool = False,
 ) -> Markup:
-    """Return a figure of ``lines`` over a common axis; nothing where none of them has a point.
+    """Return a figure of ``lines`` with common axes; empty if no curve has a point.
 
     Args:
         lines: the curves.
-        title: what they show, with its unit; heads the figure.
-        x: what is along the horizontal axis.
-        zero: whether the vertical axis begins at 0.
-        late: whether the vertical axis is made for what follows the first tenth of each curve, which is steep.
-        ideal: what they would be at best, dotted.
-        scattered: whether points have no order: dots without a line, over an axis that begins where they do.
+        title: the figure's title: the quantity and its unit.
+        x: the label of the horizontal axis.
+        zero: whether the vertical axis includes 0.
+        late: whether to scale the vertical axis to the curves without their steep first tenth.
+        ideal: the ideal curve, drawn dotted.
+        scattered: whether the points are unordered: draw dots without a line, on an axis that need not begin at 0.
     """
     found = [points(line.xs, line.ys) for line in lines]
     aims = points(ideal.xs, ideal.ys)[0] if ideal else []
@@ -143,7 +143,7 @@ def _path(places: Sequence[tuple[str, str]]) -> str:
 
 
 def timeline(attempts: Sequence[PastAttempt], *, now: float) -> Markup:
-    """Return a figure of when each attempt trained; nothing where the files do not tell."""
+    """Return a figure of the attempts over time; empty if no start time is known."""
     known = [attempt for attempt in attempts if attempt.began is not None]
     if not known:
         return Markup()
@@ -160,7 +160,7 @@ def timeline(attempts: Sequence[PastAttempt], *, now: float) -> Markup:
         right = LEFT + axis.share((ends[attempt.number] - start) / seconds) * (TIMELINE - LEFT - RIGHT)
         width = max(right - left, 2.0)
         inside = width > 130  # noqa: PLR2004 -- room for "attempt 12 out-of-time"
-        # Else beside the bar, on the side where there is more room.
+        # Otherwise beside the bar, on the side with more room.
         anchor, text_x = ("start", left + 6) if inside else ("start", left + width + 5)
         if not inside and left + width > 0.75 * TIMELINE:
             anchor, text_x = "end", left - 5
@@ -178,7 +178,7 @@ def timeline(attempts: Sequence[PastAttempt], *, now: float) -> Markup:
 
 
 def in_unit(seconds: float) -> tuple[float, str]:
-    """Return the unit in which people read a time as long as this one: its seconds, and its name."""
+    """Return a suitable unit for a time of this length: its size in seconds and its name (s, min or h)."""
     if not math.isfinite(seconds) or seconds < 300:  # noqa: PLR2004
         return 1.0, "s"
     return (60.0, "min") if seconds < 3 * 3600 else (3600.0, "h")

@@ -1,4 +1,4 @@
-"""From templates to HTML: everything that is put into a template is escaped."""
+"""HTML from templates. The templates escape all values."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from markupsafe import Markup
 
 HERE = Path(__file__).parent / "templates"
 HEAD = "<!doctype html>"
-"""How a page of ours begins."""
+"""The first bytes of a report page."""
 NOTHING = "\N{EN DASH}"
-"""What stands where there is no value; page.js sorts it last."""
+"""Placeholder for a missing value; page.js sorts it last."""
 
 
 def render(name: str, /, **values: Any) -> Markup:
     """Return the template ``name`` with ``values`` filled in."""
-    return Markup(_environment().get_template(name).render(values))  # noqa: S704 -- the template has escaped them
+    return Markup(_environment().get_template(name).render(values))  # noqa: S704 -- the template escapes them
 
 
 @functools.cache
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
-        autoescape=True,  # whatever a template is called
+        autoescape=True,  # for every template name
         loader=jinja2.FileSystemLoader(HERE),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -40,9 +40,9 @@ def _environment() -> jinja2.Environment:
 
 
 def printable(value: Any) -> Any:
-    """Return ``value`` as it may stand in a page: a letter that cannot be printed, or turns text around, is replaced.
+    """Return ``value`` with unprintable characters replaced by U+FFFD.
 
-    Such as NUL, an escape, half of a surrogate pair from the name of a file, or a right-to-left override.
+    Examples: NUL, escape, a lone surrogate from a file name, a right-to-left override.
     """
     if not isinstance(value, str) or isinstance(value, Markup) or value.isprintable():
         return value
@@ -50,24 +50,24 @@ def printable(value: Any) -> Any:
 
 
 def number(value: float | None) -> str:
-    """Return ``value`` for people: whole numbers with thousands apart, others with four digits."""
+    """Format a number: whole numbers with thousands separators, others with four significant digits."""
     if value is None:
         return NOTHING
     if isinstance(value, int) or (math.isfinite(value) and value.is_integer() and abs(value) < 1e15):  # noqa: PLR2004
         return f"{int(value):,}"
-    if 1000 <= abs(value) < 1e15:  # noqa: PLR2004 -- no more digits are of use
+    if 1000 <= abs(value) < 1e15:  # noqa: PLR2004 -- decimals would not be useful
         return f"{value:,.0f}"
     return f"{value:.4g}"
 
 
 def percent(value: float | None) -> str:
-    """Return a share for people."""
+    """Format a fraction as a percentage."""
     return NOTHING if value is None or not math.isfinite(value) else f"{100 * value:.2f} %"
 
 
 def duration(seconds: float | None) -> str:
-    """Return a time for people: 3 d 4 h, 1 h 5 min, 2 min 3 s, 4.2 s."""
-    if seconds is None or not 0 <= seconds < 1e10:  # noqa: PLR2004 -- or a clock is wrong
+    """Format a duration: 3 d 4 h, 1 h 5 min, 2 min 3 s, 4.2 s."""
+    if seconds is None or not 0 <= seconds < 1e10:  # noqa: PLR2004 -- beyond that, a clock is wrong
         return NOTHING
     if seconds < 60:  # noqa: PLR2004
         return f"{seconds:.1f} s"
@@ -78,7 +78,7 @@ def duration(seconds: float | None) -> str:
 
 
 def clock(when: float | None) -> str:
-    """Return a moment as date and time in UTC, as machines in several places write into one page."""
+    """Format a time as date and time in UTC, because a page can cover machines in several time zones."""
     if when is None:
         return ""
     try:
@@ -88,7 +88,7 @@ def clock(when: float | None) -> str:
 
 
 def page(title: str, body: Markup) -> str:
-    """Return a whole page: what it shows, with our style and script inside, and a policy that allows no others."""
+    """Return a whole page with ``body``, the style and script inline, and a policy that allows no others."""
     style, script = ((HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; img-src data:; "
@@ -99,8 +99,8 @@ def page(title: str, body: Markup) -> str:
         title=title,
         body=body,
         policy=policy,
-        style=Markup(style),  # noqa: S704 -- ours
-        script=Markup(script),  # noqa: S704 -- ours
+        style=Markup(style),  # noqa: S704 -- from this package
+        script=Markup(script),  # noqa: S704 -- from this package
     )
 
 

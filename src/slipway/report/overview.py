@@ -1,4 +1,4 @@
-"""What several runs have in common, and in what they differ: a table that can be sorted, and common figures."""
+"""Overview of several runs: a sortable table with the options that differ, and common figures."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from slipway.report.html import render
 from slipway.report.run_page import RunSummary, against_epoch, against_time
 
 MOST_KEYS = 8
-"""Columns for keys of the configuration in which runs differ."""
+"""Maximum number of columns for configuration keys that differ."""
 MOST_CURVES = 12
-"""Runs whose curves are told apart in one figure."""
+"""Maximum number of runs in one figure."""
 
 
 def differing(runs: Sequence[RunSummary]) -> list[str]:
-    """Return the keys of the configurations in which ``runs`` that have one differ, in the order of the files."""
+    """Return the configuration keys whose values differ between ``runs``, in file order; ignore runs without one."""
     configs = [run.config for run in runs if run.config]
     keys = dict.fromkeys(key for config in configs for key in config)
     return [key for key in keys if len({config.get(key) for config in configs}) > 1]
 
 
 def overview(runs: Sequence[RunSummary]) -> Markup:
-    """Return the section over ``runs``, of which there are two or more."""
+    """Return the overview section of two or more ``runs``."""
     keys = differing(runs)
     return render(
         "overview.html",
@@ -36,7 +36,7 @@ def overview(runs: Sequence[RunSummary]) -> Markup:
 
 
 def common_figures(runs: Sequence[RunSummary], *, by_epoch: bool = True) -> list[Markup]:
-    """Return validation loss and accuracy of ``runs`` against time, and against the epoch unless they are the same."""
+    """Return figures of the validation loss and accuracy of ``runs`` over time, and over epochs if ``by_epoch``."""
     drawn = []
     for key, title in (("loss", "validation loss"), ("accuracy", "validation accuracy (%)")):
         shown = [(run.validation[key], run.name) for run in runs if key in run.validation]

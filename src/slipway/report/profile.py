@@ -1,4 +1,4 @@
-"""What --profile has left of a run, as the page shows it."""
+"""Profiles recorded by --profile, as the page shows them."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from typing import Any, NamedTuple
 
 from slipway.base.contract import PROFILE
 from slipway.report.attempts import json_of
-from slipway.report.foreign_folder import Folder
+from slipway.report.untrusted_folder import Folder
 
 MOST = 64
-"""Ranks that are shown."""
+"""Maximum number of ranks shown."""
 
 
 class Profile(NamedTuple):
-    """The steps that a rank has recorded."""
+    """Profile of the steps that a rank recorded."""
 
     rank: int
     first: int
     last: int
     seconds: float
     gpu: bool
-    """Whether operators are counted by the time of their kernels on a GPU."""
+    """Whether operator times are those of GPU kernels."""
     parts: list[tuple[str, float, float]]
-    """Each part of the steps: what it is, its seconds, and its share of all; the rest is last."""
+    """Each part of the steps: name, seconds, and share of the total; the rest is last."""
     operators: list[tuple[str, int, float, float]]
-    """The costliest: name, calls, seconds, and share of all."""
+    """The most expensive operators: name, calls, seconds, and share of the total."""
 
 
 def read_profiles(folder: Folder) -> list[Profile]:
-    """Return those in the run ``folder``, by rank."""
+    """Return the profiles in the run ``folder``, in the order of ranks."""
     names = (re.fullmatch(r"rank(\d{1,6})\.json", name) for name in folder.names(PROFILE))
     ranks = sorted(int(name[1]) for name in names if name)
     profiles = [_profile(rank, json_of(folder, f"{PROFILE}/rank{rank}.json")) for rank in ranks[:MOST]]
@@ -38,7 +38,7 @@ def read_profiles(folder: Folder) -> list[Profile]:
 
 
 def _profile(rank: int, found: dict[str, Any]) -> Profile | None:
-    """Return what a file says; None where it makes no sense."""
+    """Return the profile in a file's content; None if it is invalid."""
     try:
         first, last = (int(step) for step in found["steps"])
         seconds = _seconds(found["seconds"])

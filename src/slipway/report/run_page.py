@@ -1,4 +1,4 @@
-"""A run as the page shows it, read from its folder alone."""
+"""Section of one run, built from its run folder."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from slipway.base.goodput import LIMIT, parse_goodput
 from slipway.report.attempts import PastAttempt, is_alive, json_of, read_attempts, whole
 from slipway.report.confusion import read_confusion, read_examples
 from slipway.report.figures import Curve, curves, in_unit, timeline
-from slipway.report.foreign_folder import Folder
 from slipway.report.html import render
-from slipway.report.nested import flat, read_config
+from slipway.report.nested_tables import flat, read_config
 from slipway.report.profile import read_profiles
 from slipway.report.series import Metrics, Series, typical
 from slipway.report.shares import SECONDS, Goodput, Shares, shares_of
+from slipway.report.untrusted_folder import Folder
 
 SIGNS = (STATUS, METRICS, PROVENANCE, LOGS, CONFIG)
-"""Any of these makes a folder one of a run."""
-RATES = {"samples_per_second": "samples/s, all ranks", "steps_per_second": "optimiser steps/s"}
+"""Files that identify a run folder; any one is enough."""
+RATES = {"samples_per_second": "samples/s, all ranks", "steps_per_second": "optimizer steps/s"}
 UNITS = {"loss": "loss", "accuracy": "accuracy (%)", "top5": "top-5 accuracy (%)", "lr": "learning rate"}
 SHARES = {"accuracy", "top5"}
-"""Numbers of the trainer that are shares; a script's own may be in percent already."""
+"""Metrics that the trainer records as fractions; those of user scripts may already be percentages."""
 
 
 @dataclasses.dataclass
 class RunSummary:
-    """What is kept of a run for tables over several; the rest is in its section."""
+    """A run's section, and its values for tables and figures of several runs."""
 
     name: str
     anchor: str
@@ -40,41 +40,41 @@ class RunSummary:
     step: int = 0
     epoch: float | None = None
     accuracy: float | None = None
-    """Best of the validation."""
+    """Best validation accuracy."""
     loss: float | None = None
-    """Lowest of the validation."""
+    """Lowest validation loss."""
     seconds: float | None = None
     rate: float | None = None
-    """Median of the samples/s of all ranks."""
+    """Median samples/s over all ranks."""
     shares: Shares | None = None
-    """Where its time went."""
+    """Breakdown of the run's time."""
     steps_rate: float | None = None
-    """Median of the optimiser steps/s, which a session records."""
+    """Median optimizer steps/s, which a session records."""
     ranks: int | None = None
     device: str = ""
-    """cpu or cuda, where run.json tells."""
+    """cpu or cuda, from run.json; "" if unknown."""
     devices: int = 1
-    """GPUs of each rank."""
+    """GPUs per rank."""
     held: float | None = None
-    """Seconds that all attempts took together; None where one of them does not tell."""
+    """Total seconds of all attempts; None if one of them is unknown."""
     beginnings: list[float] = dataclasses.field(default_factory=list)
-    """When its attempts began."""
+    """Start times of the attempts, in seconds since 1970."""
     config: dict[str, str] = dataclasses.field(default_factory=dict)
     warnings: list[str] = dataclasses.field(default_factory=list)
     extremes: dict[tuple[str, str], tuple[float, float]] = dataclasses.field(default_factory=dict)
-    """Lowest and highest value of each number, by the kind of its records and its name."""
+    """Lowest and highest value of each metric, by record kind and name."""
     validation: dict[str, Series] = dataclasses.field(default_factory=dict)
-    """Loss and accuracy, for figures over several runs."""
+    """Validation loss and accuracy, for figures of several runs."""
     section: Markup = dataclasses.field(default_factory=Markup)
 
 
 def holds_run(folder: Folder) -> bool:
-    """Return whether a folder is one of a run."""
+    """Return whether a folder is a run folder."""
     return any(folder.has(name) for name in SIGNS)
 
 
 def read_run(folder: Folder, *, name: str, anchor: str, images: bool) -> RunSummary:
-    """Return the run in ``folder``, whose section has the id ``anchor``, with ``images`` of its confused samples."""
+    """Return the run in ``folder``; its section has the id ``anchor``, and images of confused samples if ``images``."""
     status, provenance = json_of(folder, STATUS), json_of(folder, PROVENANCE)
     alive = is_alive(folder)
     metrics = Metrics(folder, running=alive)
@@ -131,7 +131,7 @@ def read_run(folder: Folder, *, name: str, anchor: str, images: bool) -> RunSumm
 
 
 def _state(status: dict[str, Any], attempts: list[PastAttempt], *, alive: bool) -> tuple[str, str]:
-    """Return how the run stands: as its last attempt does, or its status where that says nothing."""
+    """Return the run's state and reason: those of its last attempt if known, otherwise those of its status."""
     if attempts and attempts[-1].state != "unknown":
         return attempts[-1].state, attempts[-1].reason
     state = status.get("state")
@@ -161,7 +161,7 @@ def _typical(line: Series | None) -> float | None:
 
 @dataclasses.dataclass(frozen=True)
 class _Row:
-    """A line of the table of all metrics."""
+    """A row of the table of all metrics."""
 
     name: str
     records: int
@@ -179,12 +179,12 @@ def _row(line: Series) -> _Row:
 
 
 def _figures(metrics: Metrics) -> list[Markup]:
-    """Return the figures of a run: loss and accuracy against epoch and time, then everything else it recorded."""
+    """Return the figures of a run: loss and accuracy over epochs and time, then all other metrics."""
     names: dict[str, list[Series]] = {}
     for line in metrics.series.values():
         if line.name not in SECONDS:
             names.setdefault(line.name, []).append(line)
-    known = [*UNITS, "", *RATES]  # what a script records besides comes between
+    known = [*UNITS, "", *RATES]  # a script's other metrics go in between
     ordered = sorted(names, key=lambda name: known.index(name if name in known else ""))
     drawn = []
     for name in ordered:
@@ -198,7 +198,7 @@ def _figures(metrics: Metrics) -> list[Markup]:
 
 
 def against_epoch(lines: list[Series], title: str, labels: list[str] | None = None, *, zero: bool = False) -> Markup:
-    """Return a figure of ``lines`` against the epoch, or against the step where records tell no epoch."""
+    """Return a figure of ``lines`` over epochs, or over steps if a line has no epochs."""
     epochs = all(any(math.isfinite(epoch) for epoch in line.epoch) for line in lines)
     return curves(
         [
@@ -206,14 +206,14 @@ def against_epoch(lines: list[Series], title: str, labels: list[str] | None = No
             for colour, (name, line) in enumerate(zip(labels or [line.kind for line in lines], lines, strict=True))
         ],
         title=title,
-        x="epoch" if epochs else "optimiser step",
+        x="epoch" if epochs else "optimizer step",
         zero=zero,
         late=lines[0].name in SHARES,
     )
 
 
 def against_time(lines: list[Series], title: str, labels: list[str] | None = None, *, zero: bool = False) -> Markup:
-    """Return a figure of ``lines`` against the time of training."""
+    """Return a figure of ``lines`` over training time."""
     longest = max((seconds for line in lines for seconds in line.elapsed if math.isfinite(seconds)), default=0.0)
     seconds, unit = in_unit(longest)
     return curves(
@@ -229,6 +229,6 @@ def against_time(lines: list[Series], title: str, labels: list[str] | None = Non
 
 
 def _scaled(line: Series) -> list[float]:
-    """Return the values as a figure shows them: shares in percent."""
+    """Return the values for a figure: fractions as percentages."""
     shares = line.name in SHARES and all(0 <= value <= 1 for value in line.finite)
     return [100 * value for value in line.value] if shares else list(line.value)

@@ -1,4 +1,4 @@
-"""What a scaling study shows: speed-up, efficiency, cost, and which point to take. Nothing here reads a file."""
+"""Analysis of a scaling study: speed-up, efficiency, cost and the recommended point. Reads no files."""
 
 from __future__ import annotations
 
@@ -7,62 +7,64 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 WORTHWHILE = 0.7
-"""Efficiency from which on more ranks are worth their cost."""
+"""Minimum efficiency at which more ranks are worth their cost."""
 LIMITING = 0.2
-"""Share of the time from which on waiting for data, or communication, is named as what limits a point."""
+"""Minimum share of the time at which waiting for data or communication is reported as a bottleneck."""
 SAME = 0.02
-"""Share of the range of a curve within which curves count as the same."""
+"""Curves are the same if they differ by at most this fraction of their range."""
 
 
 @dataclasses.dataclass
 class Measured:
-    """One point of a study, and what its run has measured."""
+    """A point of a study with the measurements of its run."""
 
     name: str
     ranks: int
     units: int
-    """GPUs of all ranks, or their CPU cores."""
+    """GPUs or CPU cores of all ranks."""
     group: str
-    """Points are compared with those of the same backend, in a container or not."""
+    """Backend, and whether in a container; only points of the same group are compared."""
     cores: int = 1
-    """Of each rank."""
+    """CPU cores per rank."""
     alike: object = None
-    """What must be equal for the steps of two points to differ by communication alone: cores and batch of a rank."""
+    """Cores and batch per rank; if these are equal, the steps of two points differ only by communication."""
     rate: float | None = None
-    """Samples/s of all ranks; where a script records none, a number in proportion to it."""
+    """Samples/s over all ranks, or a proportional number if a script does not record it."""
     seconds: float | None = None
-    """Time for which its ranks held their units, in all attempts."""
+    """Total time for which the ranks held their units, over all attempts."""
     data_share: float | None = None
-    """Of the time of training, for which a rank waits for data."""
+    """Share of the training time in which a rank waits for data."""
     seconds_a_step: float | None = None
-    """Time of an optimiser step, without that wait."""
+    """Time of an optimizer step without the wait for data."""
     seconds_a_batch: float | None = None
-    """The same with that wait."""
+    """Time of an optimizer step with the wait for data."""
     communication: float | None = None
-    """An estimate: by how much its step is longer than that of one rank with as large a batch, as a share of it.
+    """Estimated communication share of a step: its excess over the step of a single rank with the same batch per rank.
 
-    The smaller one of the shares without and with the wait for data: a rank whose data are late holds up the others.
+    This is the smaller of the shares without and with the wait for data, because a rank with late data delays the
+    others.
     """
     speedup: float | None = None
-    """Rate in terms of the smallest point's of its group."""
+    """Rate relative to the smallest point of the group."""
     ideal: float | None = None
-    """The speed-up if the rate were in proportion to the units."""
+    """Speed-up if the rate were proportional to the units."""
 
     @property
     def efficiency(self) -> float | None:
-        """Speed-up in terms of the ideal one."""
+        """Speed-up divided by the ideal speed-up."""
         return self.speedup / self.ideal if self.speedup is not None and self.ideal else None
 
     @property
     def cost(self) -> float | None:
-        """GPU-hours, or core-hours."""
+        """GPU-hours or core-hours."""
         return None if self.seconds is None else self.units * self.seconds / 3600
 
 
 def compare(points: Sequence[Measured]) -> None:
-    """Fill in the speed-up of every point that has a rate.
+    """Set the speed-up of every point that has a rate, and the communication estimates.
 
-    The basis is the point with the fewest units in its group; of several the fastest, so that none looks too good.
+    The baseline is the point with the fewest units in its group. Of several such points, the fastest one is used, so
+    that speed-ups are not exaggerated.
     """
     for group in {point.group for point in points}:
         known = [point for point in points if point.group == group and point.rate]
@@ -92,89 +94,89 @@ def _communication(point: Measured, points: Sequence[Measured]) -> float | None:
 
 
 def bottleneck(point: Measured, *, scaling: str) -> str:
-    """Return in a sentence what ``point`` loses its time by, and what helps against it."""
+    """Return a sentence about the bottleneck of ``point`` and its remedy."""
     found = []
     if point.data_share is not None and point.data_share >= LIMITING:
         found.append(
-            f"{percent(point.data_share)} of its training waits for data: more data workers (--workers) or faster "
-            "storage help"
+            f"ranks wait for data during {percent(point.data_share)} of training: use more data workers (--workers) or "
+            "faster storage"
         )
     if point.communication is not None and point.communication >= LIMITING:
         found.append(
             f"an estimated {percent(point.communication)} of a step is communication, unless ranks share cores or "
-            "memory bandwidth: a faster network, larger batches or --grad-accum-steps help"
+            "memory bandwidth: use a faster network, larger batches or --grad-accum-steps"
         )
     if found:
         return f"{point.name}: {'; '.join(found)}."
     if point.data_share is None:
-        return f"What {point.name} loses its time by is not known: its records do not tell how long it waits for data."
-    waits = f"{point.name} waits for data for {percent(point.data_share)} of its training"
+        return f"The bottleneck of {point.name} is unknown: its records do not contain the wait for data."
+    waits = f"{point.name} waits for data during {percent(point.data_share)} of training"
     if point.communication is not None:
         waits += f", and communication takes an estimated {percent(point.communication)} of a step"
     if point.efficiency is None or point.efficiency >= WORTHWHILE:
         return f"No bottleneck: {waits}."
     if point.communication is None and scaling == "strong":
-        said = "so it is communication, or batches too small for a rank: a study with --scaling weak tells which"
+        said = "so the cause is communication or too small batches per rank: run a study with --scaling weak to decide"
     else:
-        said = "which does not explain its efficiency: do ranks share cores, or other jobs the node?"
+        said = "which does not explain its efficiency: do ranks share cores, or do other jobs use the node?"
     return f"{waits}, {said}."
 
 
 def advise(points: Sequence[Measured], *, unit: str, scaling: str) -> list[str]:
-    """Return one sentence on which point to take and why, and one on what limits it and the largest point.
+    """Return a sentence that recommends a point, then sentences on its bottleneck and that of the fastest larger point.
 
     Args:
-        points: after ``compare``.
-        unit: what is counted, in the plural: GPUs or cores.
+        points: the points, after ``compare``.
+        unit: name of the units in the plural: GPUs or cores.
         scaling: strong or weak.
     """
     known = [point for point in points if point.efficiency is not None and point.rate]
     if len({point.units for point in known}) < 2:  # noqa: PLR2004
-        return [f"No advice: speeds at two numbers of {unit} or more are needed, and {len(known)} points have one."]
+        return [f"No advice: speeds at two or more numbers of {unit} are needed; {len(known)} points have one."]
     worthwhile = [point for point in known if (point.efficiency or 0.0) >= WORTHWHILE]
     best = max(worthwhile, key=lambda point: (point.rate or 0.0, -point.units))
     reason = (
-        f"of the points with an efficiency of {percent(WORTHWHILE)} or more it is the fastest: "
+        f"it is the fastest point with an efficiency of at least {percent(WORTHWHILE)}: "
         f"{best.speedup:.2f} times the speed of the smallest point, at {percent(best.efficiency or 0.0)}"
     )
     more = [point for point in known if point.units > best.units]
     if not more:
-        said = f"more {unit} may pay too, as this is the largest point."
+        said = f"this is the largest point, so more {unit} may be worthwhile too."
         return [f"Take {best.name}: {reason}; {said}", bottleneck(best, scaling=scaling)]
     fastest = max(more, key=lambda point: point.rate or 0.0)
     gain = (fastest.rate or 0.0) / (best.rate or 1.0) - 1
     than = f"{percent(gain)} faster" if gain > 0 else f"{percent(-gain)} slower"
-    said = f"{fastest.name} is {than} with {fastest.units} {unit} in place of {best.units}."
+    said = f"{fastest.name} is {than} with {fastest.units} {unit} instead of {best.units}."
     limits = [bottleneck(point, scaling=scaling) for point in (best, fastest)]
     return [f"Take {best.name}: {reason}; {said}", *limits]
 
 
 def percent(share: float) -> str:
-    """Return a share as a sentence names it."""
+    """Format a fraction as a whole percentage."""
     return f"{100 * share:.0f} %"
 
 
 @dataclasses.dataclass(frozen=True)
 class CurveDistance:
-    """How far curves are apart at most."""
+    """Largest difference between curves at the same step."""
 
     largest: float
     step: int
     names: tuple[str, str]
     range: float
-    """Between the lowest and the highest value of all."""
+    """Difference between the highest and the lowest value of all curves."""
 
     @property
     def same(self) -> bool:
-        """Whether the curves would lie on each other in a figure."""
+        """Whether the curves would coincide in a figure."""
         return self.largest <= SAME * self.range
 
 
 def difference(curves: Mapping[str, Mapping[int, float]]) -> CurveDistance | None:
-    """Return where two of ``curves`` are farthest apart at the same step; None where no two have a step in common.
+    """Return the largest difference between two of ``curves`` at the same step; None if no two share a step.
 
     Args:
-        curves: for each name the values by step, all finite.
+        curves: for each name, the finite values by step.
     """
     values = [value for curve in curves.values() for value in curve.values()]
     found = [

@@ -1,4 +1,4 @@
-"""The numbers of metrics.jsonl as columns, and what is left of them for a drawing."""
+"""Metrics from metrics.jsonl as columns, and their reduction for drawing."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any
 import msgspec
 
 from slipway.base.contract import METRICS
-from slipway.report.foreign_folder import Folder
+from slipway.report.untrusted_folder import Folder
 
 MOST_BYTES = 1 << 28
-"""Of metrics.jsonl that are read: a million records or more."""
+"""Maximum number of bytes read from metrics.jsonl: a million records or more."""
 MOST_SERIES = 48
-"""A script may log what it likes; a page of hundreds of figures helps nobody."""
+"""Maximum number of series. Scripts can log any number; a page with hundreds of figures is useless."""
 PLACES = {"kind", "step", "epoch", "elapsed"}
 
 
@@ -29,25 +29,25 @@ def _numbers() -> array[float]:
 
 @dataclasses.dataclass
 class Series:
-    """One number as it went on, for example the training loss: columns of the same length."""
+    """The history of one metric, for example the training loss, as columns of equal length."""
 
     kind: str
     name: str
     step: array[float] = dataclasses.field(default_factory=_numbers)
     epoch: array[float] = dataclasses.field(default_factory=_numbers)
-    """Epochs done, with a fraction; NaN where a record has none."""
+    """Completed epochs, including fractions; NaN if the record has none."""
     elapsed: array[float] = dataclasses.field(default_factory=_numbers)
-    """Seconds of training; NaN where a record has none."""
+    """Seconds of training; NaN if the record has none."""
     value: array[float] = dataclasses.field(default_factory=_numbers)
 
     @property
     def finite(self) -> list[float]:
-        """The values that are neither NaN nor infinite."""
+        """The finite values."""
         return [value for value in self.value if math.isfinite(value)]
 
     @property
     def last(self) -> float:
-        """The last value, whatever it is."""
+        """The last value, which may be NaN or infinite."""
         return self.value[-1]
 
 
@@ -55,7 +55,7 @@ class Metrics:
     """All series of a run, by kind and name."""
 
     def __init__(self, folder: Folder, *, running: bool) -> None:
-        """Read metrics.jsonl; the last line of a ``running`` run may still be incomplete."""
+        """Read metrics.jsonl; if the run is ``running``, an incomplete last line causes no warning."""
         self.series: dict[tuple[str, str], Series] = {}
         self.records = 0
         self.last_step = 0
@@ -71,9 +71,9 @@ class Metrics:
         if running and bad and bad[-1] == number and not line.endswith(b"\n"):
             bad.pop()
         if bad:
-            folder.warn(f"{METRICS}: {len(bad)} of {number} lines are no records, the first is line {bad[0]}")
+            folder.warn(f"{METRICS}: {len(bad)} of {number} lines are not valid records; the first is line {bad[0]}")
         if left_out:
-            folder.warn(f"{METRICS}: it has more than {MOST_SERIES} metrics, {len(left_out)} of them are left out")
+            folder.warn(f"{METRICS}: more than {MOST_SERIES} metrics; {len(left_out)} of them are omitted")
         for (kind, name), series in self.series.items():
             if count := len(series.value) - len(series.finite):
                 pairs = _pairs(series.step, series.value)
@@ -81,7 +81,7 @@ class Metrics:
                 folder.warn(f"{METRICS}: {count} NaN or infinite values of {kind} {name}, the first at step {first}")
 
     def get(self, kind: str, name: str) -> Series | None:
-        """Return the series of this kind and name, if there is one."""
+        """Return the series of this kind and name; None if there is none."""
         return self.series.get((kind, name))
 
     def _add(self, record: dict[str, Any], left_out: set[tuple[str, str]]) -> None:
@@ -107,12 +107,12 @@ class Metrics:
 
 
 def _record(line: bytes) -> dict[str, Any] | None:
-    """Return the record of a line; None if it is none."""
+    """Return the record in a line; None if it is not a valid record."""
     with contextlib.suppress(ValueError, RecursionError):
         try:
             record = msgspec.json.decode(line)
         except msgspec.DecodeError:
-            record = json.loads(line.decode())  # which takes NaN and Infinity, as json.dumps writes them
+            record = json.loads(line.decode())  # accepts NaN and Infinity, which json.dumps writes
         if isinstance(record, dict) and isinstance(record.get("kind"), str) and type(record.get("step")) is int:
             return record if 0 <= record["step"] < 1 << 53 else None
     return None
@@ -128,7 +128,7 @@ def _number(value: object) -> float:
 
 
 def typical(values: Sequence[float]) -> float | None:
-    """Return the median of finite ``values``, without the first, in which a run warms up; None of no value."""
+    """Return the median of the finite ``values``, ignoring the first (warm-up) if there are others; None if empty."""
     found = [value for value in values if math.isfinite(value)]
     return statistics.median(found[1:] or found) if found else None
 
@@ -138,17 +138,17 @@ def _pairs(xs: Sequence[float], ys: Sequence[float]) -> Iterator[tuple[float, fl
 
 
 def points(xs: Sequence[float], ys: Sequence[float]) -> tuple[list[tuple[float, float]], list[float]]:
-    """Return the points that can be drawn, and the places of those that are not finite."""
+    """Return the finite points, and the x values of points whose y value is not finite."""
     drawn = [(x, y) for x, y in _pairs(xs, ys) if math.isfinite(x) and math.isfinite(y)]
     lost = [x for x, y in _pairs(xs, ys) if math.isfinite(x) and not math.isfinite(y)]
     return drawn, lost
 
 
 def thin(found: list[tuple[float, float]], *, most: int) -> list[tuple[float, float]]:
-    """Return at most ``most`` of the points ``found``, with every extreme that a drawing of this width could show.
+    """Return at most ``most`` of the points ``found``, keeping every extreme that a drawing of this width could show.
 
-    The points are divided into runs of equal length, and of each the lowest and the highest stay, in their order; the
-    first and the last point stay too. (A smaller form of M4: Jugel et al., VLDB 2014.)
+    The function divides the points into sections of equal length and keeps the lowest and the highest point of each,
+    in their order. It also keeps the first and the last point. (Simplified from M4: Jugel et al., VLDB 2014.)
     """
     if len(found) <= most:
         return found

@@ -1,4 +1,4 @@
-"""Where the time of a run went, by what its records say: nothing is measured for that alone."""
+"""Breakdown of a run's time, computed from its existing records."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from slipway.base.goodput import MEANINGS, Spent, spare_hours, sums_of
 from slipway.report.series import Metrics, Series, typical
 
 SECONDS = {"data_seconds", "save_seconds", "evaluation_seconds"}
-"""Numbers of records that are shown as shares, not as curves."""
+"""Metrics that are shown as shares, not as curves."""
 
 
 class Shares(NamedTuple):
-    """Seconds of a run, up to its last record of training."""
+    """Breakdown of a run's time in seconds, up to its last training record."""
 
     step: float
-    """Optimiser steps: forward, backward, communication and update."""
+    """Optimizer steps: forward, backward, communication and update."""
     data: float
-    """Waiting for data, mean over the ranks. On GPUs some of it is hidden behind steps that were issued before."""
+    """Waiting for data, mean over the ranks. On GPUs, earlier steps that are still executing hide some of it."""
     evaluation: float
     save: float
-    """For which saving held up rank 0; writing goes on in the background."""
+    """Time for which saving blocked rank 0; writing continues in the background."""
     seconds_a_step: float
-    """Time of an optimiser step, without its wait for data: the median of the records, as a machine has bad moments."""
+    """Time of an optimizer step without its wait for data: the median of the records, robust against slow moments."""
     seconds_a_batch: float
-    """The same with that wait."""
+    """Time of an optimizer step with its wait for data, likewise the median."""
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """Sum of all parts."""
         return self.step + self.data + self.evaluation + self.save
 
     @property
     def parts(self) -> list[tuple[str, float, float]]:
-        """Each part: what it is, its seconds, and its share of all."""
+        """Each part: name, seconds, and share of the total."""
         found = {
-            "optimiser steps": self.step,
+            "optimizer steps": self.step,
             "waiting for data": self.data,
             "evaluation": self.evaluation,
             "saving": self.save,
@@ -47,12 +47,12 @@ class Shares(NamedTuple):
 
     @property
     def data_share(self) -> float:
-        """Waiting for data, as a share of the time between evaluations and saves."""
+        """Wait for data as a share of the time of steps and waits, without evaluation and saving."""
         return self.data / (self.step + self.data)
 
 
 def shares_of(metrics: Metrics) -> Shares | None:
-    """Return where the time went; None where the records do not tell: of a session."""
+    """Return the breakdown of the time; None if the records do not contain it, such as those of a session."""
     waits = metrics.get("train", "data_seconds")
     if not waits:
         return None
@@ -67,7 +67,7 @@ def shares_of(metrics: Metrics) -> Shares | None:
 
 
 def _seconds_each(waits: Series) -> tuple[float | None, float | None]:
-    """Return the time of a step, without and with its wait for data, from when records were written."""
+    """Return the typical time of a step without and with its wait for data, from the times of the records."""
     records = pairwise([(0.0, 0.0, 0.0), *zip(waits.step, waits.elapsed, waits.value, strict=True)])
     found = [
         (max(0.0, now - then - wait) / (step - before), (now - then) / (step - before))
@@ -83,22 +83,22 @@ def _sum(metrics: Metrics, kind: str, name: str) -> float:
 
 
 class Goodput(NamedTuple):
-    """What all attempts have spent together, and each by itself."""
+    """Time spent by all attempts, in total and for each."""
 
     attempts: Sequence[Spent]
 
     @property
     def total(self) -> float:
-        """Seconds of all attempts."""
+        """Total seconds of all attempts."""
         return sum(spent.total for spent in self.attempts)
 
     @property
     def parts(self) -> list[tuple[str, str, float, float]]:
-        """Each part: its name, what it means, its seconds, and its share of all."""
+        """Each part: name, meaning, seconds, and share of the total."""
         seconds = sums_of(self.attempts)
         return [(name, MEANINGS[name], seconds[name], seconds[name] / self.total) for name in MEANINGS]
 
     @property
     def spare_hours(self) -> float:
-        """Node-hours for which spare nodes have waited."""
+        """Node-hours that spare nodes spent waiting."""
         return spare_hours(self.attempts)

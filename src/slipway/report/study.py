@@ -1,4 +1,4 @@
-"""A scaling study: a folder with study.json (docs/contract.md), and the run folders of its points below."""
+"""Section of a scaling study: a folder with study.json (docs/contract.md) and the run folders of its points."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from markupsafe import Markup
 
 from slipway.report.attempts import json_of
 from slipway.report.figures import Curve, curves
-from slipway.report.foreign_folder import Folder
 from slipway.report.html import render
 from slipway.report.overview import common_figures
+from slipway.report.run_list import MOST_BYTES, below
 from slipway.report.run_page import RunSummary, holds_run, read_run
 from slipway.report.scaling import CurveDistance, Measured, advise, compare, difference
-from slipway.report.several_runs import MOST_BYTES, below
+from slipway.report.untrusted_folder import Folder
 
 FILE = "study.json"
 SCHEMA = 1
 MOST_POINTS = 500
 CLOCKS_APART = 2
-"""Seconds by which the clocks of a login node and of the nodes of a job may differ."""
+"""Allowed difference in seconds between the clocks of the login node and a job's nodes."""
 
 
 class Point(msgspec.Struct, frozen=True):
-    """A point as study.json describes it."""
+    """A point in study.json."""
 
     name: str
     run: str
@@ -40,12 +40,12 @@ class Point(msgspec.Struct, frozen=True):
     job: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no point can be; msgspec makes a ValidationError of it."""
+        """Reject impossible values; msgspec converts the ValueError to a ValidationError."""
         if not (1 <= self.ranks < 1 << 24 and 1 <= self.nodes < 1 << 24 and 1 <= self.cpus < 1 << 16):
-            raise ValueError("ranks, nodes and cpus are at least 1")
+            raise ValueError("ranks, nodes or cpus are out of range")
 
     def waited(self, run: RunSummary | None) -> float | None:
-        """Return the seconds from its last submission to the attempt of its ``run`` that followed."""
+        """Return the seconds from the last submission to the next attempt of ``run``; None if unknown."""
         try:
             submitted = dt.datetime.fromisoformat(self.submitted or "").timestamp()
         except (ValueError, OverflowError):
@@ -56,7 +56,7 @@ class Point(msgspec.Struct, frozen=True):
 
 @dataclasses.dataclass
 class Study:
-    """A study on the page: its own section, and the runs of its points."""
+    """A study's section and the runs of its points."""
 
     section: Markup
     runs: list[RunSummary]
@@ -64,15 +64,15 @@ class Study:
 
 
 def holds_study(folder: Folder) -> bool:
-    """Return whether a folder is one of a study."""
+    """Return whether a folder is a study folder."""
     return folder.has(FILE)
 
 
 def read_study(folder: Folder, *, name: str, first: int) -> Study:
-    """Return the study in ``folder``; the sections of its runs have the ids run-``first`` and following."""
+    """Return the study in ``folder``; the sections of its runs have consecutive ids from run-``first``."""
     description = json_of(folder, FILE, limit=MOST_BYTES)
     if description and (description.get("schema"), description.get("kind")) != (SCHEMA, "study"):
-        folder.warn(f"{FILE}: schema and kind are not {SCHEMA} and study: it is read as far as it is understood")
+        folder.warn(f"{FILE}: schema and kind are not {SCHEMA} and study: only the known keys are read")
     scaling: Literal["strong", "weak"] = "weak" if description.get("scaling") == "weak" else "strong"
     points = below(folder, FILE, description.get("points"), Point, what="point", most=MOST_POINTS)
     runs: list[RunSummary] = []
@@ -136,7 +136,7 @@ def _measured(point: Point, run: RunSummary | None, scaling: str, *, on_gpus: bo
 
 
 def _batch_of_a_rank(run: RunSummary, ranks: int) -> float | None:
-    """Return the samples of a step on each rank; None where the configuration does not tell."""
+    """Return the samples per step on each rank; None if the configuration does not contain them."""
     try:
         each = float(run.config.get("train.batch_size_per_rank", 0))
         return each or float(run.config["train.batch_size"]) / ranks
@@ -155,7 +155,7 @@ def _apart(runs: list[RunSummary], key: str) -> CurveDistance | None:
 
 
 def _speed_figures(measured: list[Measured], unit: str) -> list[Markup]:
-    """Return speed-up and efficiency against the units, a curve for each group and number of cores of a rank."""
+    """Return figures of speed-up and efficiency over the units, with a curve per group and cores per rank."""
     known = sorted((point for point in measured if point.speedup is not None), key=lambda point: point.units)
     lines_of: dict[tuple[str, int], list[Measured]] = {}
     for point in known:
@@ -166,7 +166,7 @@ def _speed_figures(measured: list[Measured], unit: str) -> list[Markup]:
         scale = 1 if best else 100
         lines = [
             Curve(
-                f"{group}, {cores} CPU core(s) a rank" if several else group,
+                f"{group}, {cores} CPU core(s) per rank" if several else group,
                 [point.units for point in points],
                 [scale * getattr(point, value) for point in points],
                 colour,

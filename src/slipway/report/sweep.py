@@ -1,4 +1,4 @@
-"""A sweep: a folder with sweep.json (docs/contract.md), and the run folders of its trials below."""
+"""Section of a sweep: a folder with sweep.json (docs/contract.md) and the run folders of its trials."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from markupsafe import Markup
 
 from slipway.report.attempts import json_of
 from slipway.report.figures import Curve, curves
-from slipway.report.foreign_folder import Folder
 from slipway.report.html import number, render
+from slipway.report.run_list import MOST_BYTES, below
 from slipway.report.run_page import RunSummary, holds_run, read_run
-from slipway.report.several_runs import MOST_BYTES, below
+from slipway.report.untrusted_folder import Folder
 
 FILE = "sweep.json"
 SCHEMA = 1
@@ -25,7 +25,7 @@ BAD = {"failed", "crashed", "stopped"}
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """A trial as sweep.json describes it."""
+    """A trial in sweep.json."""
 
     name: str
     run: str
@@ -36,38 +36,38 @@ class Trial(msgspec.Struct, frozen=True):
 
 @dataclasses.dataclass
 class Candidate:
-    """Values that were tried, once for each seed."""
+    """A combination of values, with one trial per seed."""
 
     values: dict[str, str]
     trials: list[tuple[Trial, RunSummary | None]] = dataclasses.field(default_factory=list)
     found: list[float] = dataclasses.field(default_factory=list)
-    """The best value of the metric of each of its runs that has one."""
+    """The best value of the metric in each run that has recorded it."""
 
     @property
     def mean(self) -> float | None:
-        """Of these values; None unless every run has one and none has failed, crashed or been stopped."""
+        """Mean of ``found``; None unless every run has a value and none has failed, crashed or been stopped."""
         complete = len(self.found) == len(self.trials) and all(run and run.state not in BAD for _, run in self.trials)
         return statistics.fmean(self.found) if complete else None
 
     @property
     def spread(self) -> float | None:
-        """Standard deviation over the seeds; None of a single one."""
+        """Standard deviation over the seeds; None for a single value."""
         return statistics.stdev(self.found) if len(self.found) > 1 else None
 
     @property
     def rung(self) -> int:
-        """How far its trials were let go on, the first rung being 0."""
+        """The highest rung that its trials reached; the first is 0."""
         return max(trial.rung for trial, _ in self.trials)
 
     @property
     def name(self) -> str:
-        """Its values in words."""
-        return ", ".join(f"{key} = {value}" for key, value in self.values.items()) or "the configuration as it is"
+        """The values as text."""
+        return ", ".join(f"{key} = {value}" for key, value in self.values.items()) or "the unchanged configuration"
 
 
 @dataclasses.dataclass
 class Sweep:
-    """A sweep on the page: its own section, and the runs of its trials."""
+    """A sweep's section and the runs of its trials."""
 
     section: Markup
     runs: list[RunSummary]
@@ -75,15 +75,15 @@ class Sweep:
 
 
 def holds_sweep(folder: Folder) -> bool:
-    """Return whether a folder is one of a sweep."""
+    """Return whether a folder is a sweep folder."""
     return folder.has(FILE)
 
 
 def read_sweep(folder: Folder, *, name: str, first: int) -> Sweep:
-    """Return the sweep in ``folder``; the sections of its runs have the ids run-``first`` and following."""
+    """Return the sweep in ``folder``; the sections of its runs have consecutive ids from run-``first``."""
     description = json_of(folder, FILE, limit=MOST_BYTES)
     if description and (description.get("schema"), description.get("kind")) != (SCHEMA, "sweep"):
-        folder.warn(f"{FILE}: schema and kind are not {SCHEMA} and sweep: it is read as far as it is understood")
+        folder.warn(f"{FILE}: schema and kind are not {SCHEMA} and sweep: only the known keys are read")
     metric = str(description.get("metric", "accuracy"))
     goal: Literal["max", "min"] = "min" if description.get("goal") == "min" else "max"
     runs: list[RunSummary] = []
@@ -121,7 +121,7 @@ def read_sweep(folder: Folder, *, name: str, first: int) -> Sweep:
 
 
 def _epochs(rungs: object) -> list[int]:
-    """Return the epochs at which the rungs of a sweep end; none if it has no rungs."""
+    """Return the epochs at which the rungs of a sweep end; [] if it has no valid rungs."""
     try:
         return msgspec.convert(rungs, list[int])
     except msgspec.ValidationError:
@@ -129,18 +129,18 @@ def _epochs(rungs: object) -> list[int]:
 
 
 def rank(candidates: Sequence[Candidate], goal: Literal["max", "min"]) -> list[Candidate]:
-    """Return the candidates, the best first; those without a mean come last."""
+    """Return the candidates sorted from best to worst; those without a mean are last."""
     sign = -1 if goal == "max" else 1
     return sorted(candidates, key=lambda found: math.inf if found.mean is None else sign * found.mean)
 
 
 def advise(ranked: Sequence[Candidate], *, metric: str, goal: Literal["max", "min"]) -> list[str]:
-    """Return in sentences which values are best, whether that is certain, and what is worth trying next.
+    """Return sentences about the best values, their certainty, and the values to try next.
 
     Args:
         ranked: the candidates, the best first.
-        metric: by which.
-        goal: whether more of it is better, or less.
+        metric: the metric by which they are ranked.
+        goal: whether higher (max) or lower (min) values of the metric are better.
     """
     known = [candidate for candidate in ranked if candidate.mean is not None]
     if not known:
@@ -159,21 +159,21 @@ def _certainty(best: Candidate, second: Candidate, metric: str) -> str:
     spreads = [found.spread for found in (best, second) if found.spread is not None]
     by = f"It is {number(ahead)} ahead of {second.name}"
     if not spreads:
-        return f"{by}; how much {metric} varies from seed to seed is not known: --seeds 3 tells."
+        return f"{by}; the variation of {metric} between seeds is unknown: use --seeds 3 to measure it."
     error = math.hypot(*(found.spread / math.sqrt(len(found.found)) for found in (best, second) if found.spread))
     if ahead > 2 * error:
-        return f"{by}, more than twice the standard error of that over the seeds."
-    return f"{by}, less than twice the standard error of that over the seeds: more seeds are needed to tell them apart."
+        return f"{by}, more than twice the standard error over the seeds."
+    return f"{by}, less than twice the standard error over the seeds: more seeds are needed to distinguish them."
 
 
 def _next(key: str, best: Candidate, known: Sequence[Candidate], goal: Literal["max", "min"]) -> str:
-    """Return what is worth trying of ``key``: beyond the range where the best value is at its end, else around it."""
+    """Return advice on the next values of ``key``: beyond the range if the best value is at its end, else around it."""
     values = sorted({value for found in known if (value := as_number(found.values.get(key))) is not None})
     at = as_number(best.values[key])
     if at is None or len(values) < 3:  # noqa: PLR2004 -- with two, both are at an end
         return ""
     if at in (values[0], values[-1]):
-        return f"{key} = {best.values[key]} is at the end of what was tried: values beyond it are worth a trial."
+        return f"{key} = {best.values[key]} is at the end of the tested range: try values beyond it."
     place = values.index(at)
     low, high = values[place - 1], values[place + 1]
     beside = [found.mean for found in known if as_number(found.values.get(key)) in (low, high)]
@@ -182,14 +182,12 @@ def _next(key: str, best: Candidate, known: Sequence[Candidate], goal: Literal["
         return ""
     loss = abs(best.mean - (max if goal == "max" else min)(nearby))
     if best.spread is not None and loss < best.spread:
-        return (
-            f"{key}: values between {low:g} and {high:g} do as well as {at:g}; a finer grid would not tell them apart."
-        )
-    return f"{key}: worth refining between {low:g} and {high:g}."
+        return f"{key}: values between {low:g} and {high:g} are as good as {at:g}; a finer grid shows no difference."
+    return f"{key}: refine between {low:g} and {high:g}."
 
 
 def as_number(text: str | None) -> float | None:
-    """Return the number that ``text`` is; None if it is none, or not finite."""
+    """Return ``text`` as a number; None if it is not a finite number."""
     try:
         value = float(text or "")
     except ValueError:
@@ -198,7 +196,7 @@ def as_number(text: str | None) -> float | None:
 
 
 def _figures(ranked: Sequence[Candidate], metric: str) -> list[Markup]:
-    """Return the metric against each key whose values are numbers, a dot for each run."""
+    """Return figures of the metric over each key with numeric values, with one dot per run."""
     drawn = []
     for key in dict.fromkeys(key for candidate in ranked for key in candidate.values):
         found = [

@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
+from slipway.base.bounded_read import read_whole
 from slipway.base.contract import CHECKPOINTS, PROVENANCE
 from slipway.base.errors import SessionError, warn
-from slipway.base.reading import read_whole
 from slipway.base.status import Status
 from slipway.rng.seeding import derive
 from slipway.run.run import Stopped

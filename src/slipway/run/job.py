@@ -11,9 +11,9 @@ import dataclasses
 import os
 from pathlib import Path
 
+from slipway.base.bounded_read import read_whole
 from slipway.base.contract import SESSIONS, STOP, verdict_file
 from slipway.base.environment import Environment
-from slipway.base.reading import read_whole
 from slipway.base.status import Status, write_verdict
 from slipway.base.stop import Reason, read_stop_file
 

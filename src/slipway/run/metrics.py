@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from slipway.base.bounded_read import read_whole
 from slipway.base.errors import warn
 from slipway.base.files import LineFile, write_atomically
-from slipway.base.reading import read_whole
 
 log = logging.getLogger(__name__)
 

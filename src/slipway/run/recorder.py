@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from slipway.base.clock import Clock
 from slipway.base.environment import World
 from slipway.base.errors import SlipwayError
+from slipway.base.goodput_clock import Clock
 from slipway.base.status import Status
 from slipway.base.stop import Reason
 from slipway.checkpoint.compile_cache import CompiledCode
-from slipway.checkpoint.folder import Checkpoint
+from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.saver import Saver
 from slipway.checkpoint.space import warn_of_little_space
 from slipway.checkpoint.store import CheckpointStore

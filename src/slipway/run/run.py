@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from slipway.base import startup
+from slipway.base import startup_time
 from slipway.base.environment import Environment
 from slipway.base.errors import SlipwayError
 from slipway.base.goodput import EVALUATED, SAVED, TRAINED
@@ -287,7 +287,7 @@ class Run:
     def _note_start(self) -> None:
         """Record how long it took to the first step; the sums that the ranks have agreed on have waited for it."""
         self._has_started = True
-        parts = startup.end()
+        parts = startup_time.end()
         if root := self._recorder.on_root:
             root.clock.write_start(parts)
         self._program.started(parts)
@@ -368,4 +368,4 @@ class Run:
             self._program.ended(recorder.conclude(reason, step=self._furthest))
 
         self._recorder.run(end)
-        startup.restart()
+        startup_time.restart()

@@ -18,10 +18,10 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from slipway.base.bounded_read import read_whole
 from slipway.base.contract import MLFLOW, TENSORBOARD, TRACKERS, WANDB
 from slipway.base.errors import TrackerError, one_line, warn
 from slipway.base.files import write_json
-from slipway.base.reading import read_whole
 from slipway.run.metrics import Record, TensorBoard, numbers_of
 
 log = logging.getLogger(__name__)

@@ -11,9 +11,9 @@ from torch import Tensor
 from slipway.base.errors import SessionError
 from slipway.base.goodput import describe, read_goodput
 from slipway.base.status import Status
-from slipway.checkpoint.folder import Checkpoint
+from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.header import Header, Position
-from slipway.checks.skipping import Scalers
+from slipway.checks.skipped_steps import Scalers
 from slipway.data.feed import Feed
 from slipway.dist.collectives import all_gather_json
 from slipway.rng.generator_state import GivenGenerators, States
@@ -21,10 +21,10 @@ from slipway.rng.seeding import Generators, Purpose
 from slipway.run.identity import facts_of
 from slipway.run.metrics import Record
 from slipway.run.program import Speed
-from slipway.script.means import Means, Part
 from slipway.script.opening import Opened
+from slipway.script.pass_means import Means, Part
+from slipway.script.step_metrics import Sums, Window
 from slipway.script.terminal import ProgressLine
-from slipway.script.window import Sums, Window
 from slipway.state.pending_gradients import PendingGradients
 
 log = logging.getLogger(__name__)

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Generic, NoReturn, TypeVar
 
 from slipway.base.errors import SessionError, warn
+from slipway.checks.batch_numbers import warn_of_numbering
 from slipway.checks.early_use import EarlyUse
-from slipway.checks.not_given import NotGiven, objects_of
-from slipway.checks.numbering import warn_of_numbering
+from slipway.checks.missing_objects import NotGiven, objects_of
 from slipway.checks.reading_ahead import ReadingAhead
-from slipway.checks.stepless import MOST_BATCHES, Stepless
 from slipway.checks.unsaved import UnknownOptimizers
+from slipway.checks.weights_without_steps import MOST_BATCHES, Stepless
 from slipway.data.loading import Pass
 from slipway.rng.seeding import Purpose
 from slipway.run.run import Run

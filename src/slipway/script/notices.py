@@ -11,8 +11,8 @@ from slipway.base.environment import World
 from slipway.base.errors import warn
 from slipway.capture.data_parallel import needs_warm_up
 from slipway.checkpoint.header import Position
-from slipway.checks.skipping import warn_of_skipping
-from slipway.dist.adopt import under_horovod
+from slipway.checks.skipped_steps import warn_of_skipping
+from slipway.dist.existing_group import under_horovod
 from slipway.state.wrappers import replicas_in
 
 log = logging.getLogger(__name__)

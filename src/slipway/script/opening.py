@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from slipway.base import startup
+from slipway.base import startup_time
 from slipway.base.cause import leave_cause, withdraw_cause
 from slipway.base.environment import Environment, Launcher, read_environment
 from slipway.base.errors import (
@@ -25,14 +25,14 @@ from slipway.capture.saved_objects import SavedObjects
 from slipway.capture.weights import read_weights
 from slipway.capture.world_change import require_restorable, warn_of_world_size
 from slipway.checkpoint.compile_cache import CompiledCode
-from slipway.checkpoint.components import RANKS, Stateful, capture
-from slipway.checkpoint.folder import Checkpoint
+from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.header import Header, Position
+from slipway.checkpoint.stateful import RANKS, Stateful, capture
 from slipway.checkpoint.store import CheckpointStore, find_checkpoint
 from slipway.data.workers import shielded_workers
-from slipway.dist.adopt import adopt_ranks, leave_at_exit
 from slipway.dist.collectives import RootOnly, broadcast_json, run_on_root
 from slipway.dist.communicator import Communicator
+from slipway.dist.existing_group import adopt_ranks, leave_at_exit
 from slipway.rng.continuing_generators import watched_generators
 from slipway.run.attempt import Ownership, open_folder
 from slipway.run.identity import SESSION, Begun, facts_of, identify, in_use, require_unused, say_if_done
@@ -118,7 +118,7 @@ def open_run(
         recorder = joined.ownership.make(lambda owned: _begin(owned, comm, compiled, begun, place.step, keep=keep))
         try:
             recorder.run(lambda root: root.start_trackers(names, place))
-            startup.mark(startup.RESUME)
+            startup_time.mark(startup_time.RESUME)
             with in_use(folder.path), watched_generators(given.values()):
                 yield Opened(comm, environment, joined.request, folder, recorder, found, begun["seed"], objects)
         finally:
@@ -160,16 +160,16 @@ def _joined(environment: Environment, path: str | os.PathLike[str] | None, *, ti
             request.follow_launcher()
         stack.callback(request.close)
         stack.enter_context(shielded_workers())
-        startup.mark(startup.IMPORTS)
+        startup_time.mark(startup_time.IMPORTS)
         comm = adopt_ranks(environment, timeout=timeout)
-        startup.mark(startup.RANKS)
+        startup_time.mark(startup_time.RANKS)
         request.answers = comm.world.is_root
         stack.enter_context(shown_log(comm.world))
         if request.inherited:
             log.info("an earlier session of this process received a stop request after its last step: this one stops")
         folder = RunFolder(Path(broadcast_json(comm, str(folder_of_script(path)))))
         ownership = stack.enter_context(open_folder(folder, environment, comm, may_continue=True))
-        startup.mark(startup.FOLDER)
+        startup_time.mark(startup_time.FOLDER)
         try:
             yield Joined(comm, environment, request, folder, ownership)
         except Stopped:

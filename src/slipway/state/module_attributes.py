@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from slipway.base.errors import warn
-from slipway.checkpoint.components import NUMPY_KINDS, PLAIN, split
-from slipway.checkpoint.containers import SETS, kind_of, make, obstacle, options_of
 from slipway.checkpoint.fingerprint import fingerprint
+from slipway.checkpoint.stateful import NUMPY_KINDS, PLAIN, split
+from slipway.checkpoint.values import SETS, kind_of, make, obstacle, options_of
 from slipway.dist.replicas import checksum
 from slipway.rng.generator_state import SavedGenerator
 from slipway.rng.loader_generators import is_own_generator

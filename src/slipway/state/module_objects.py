@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from slipway.checkpoint.components import PLAIN
-from slipway.checkpoint.containers import SETS
+from slipway.checkpoint.stateful import PLAIN
+from slipway.checkpoint.values import SETS
 from slipway.dist.collectives import as_bytes
 from slipway.rng.loader_generators import LIBRARIES, attributes_of, is_own_generator
 from slipway.rng.seeding import state_digest

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from slipway.base.errors import SessionError
-from slipway.checkpoint.components import Stateful
+from slipway.checkpoint.stateful import Stateful
 from slipway.rng.generator_state import GENERATORS
 from slipway.state.model_state import Model
 from slipway.state.module_attributes import ATTRIBUTES, ModuleAttributes

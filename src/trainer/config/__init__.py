@@ -1,1 +1,1 @@
-"""The configuration: what can be set, the command line, TOML files, and the JSON schema."""
+"""The trainer's configuration: options, command line, TOML files and JSON schema."""

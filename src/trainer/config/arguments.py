@@ -1,4 +1,4 @@
-"""The command line of a command: flags of its own, and some of the trainer's, which override a run's config.toml."""
+"""Command line of a trainer command: its own flags, and trainer flags that override the run's config.toml."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainer.config.settings import Launch
 from trainer.config.usage import help_text
 
 OWN = "command"
-"""The section of a command's own flags."""
+"""The section of the command's own flags."""
 LAUNCH = "launch"
 
 SOURCE = {
@@ -24,48 +24,48 @@ SOURCE = {
         "no_flag": "--no-best",
         "type": "boolean",
         "default": False,
-        "description": "The checkpoint of the run with the best validation accuracy, not the newest.",
+        "description": "Use the checkpoint with the best validation accuracy instead of the newest.",
     },
     "average": {
         "flag": "--average",
         "no_flag": "--no-average",
         "type": "boolean",
         "default": True,
-        "description": "The moving average of the weights, where the run has one (--ema-decay); this is the default.",
+        "description": "Use the moving average of the weights if the run has one (--ema-decay); this is the default.",
     },
     "config": {
         "flag": "--config",
         "type": "string",
         "default": "",
-        "description": "A copy of the run's config.toml, for a checkpoint that lies outside of its run folder.",
+        "description": "A copy of the run's config.toml, for a checkpoint outside its run folder.",
     },
 }
-"""Flags by which a trained model is chosen."""
+"""Flags that select a trained model."""
 
 
 class Arguments(NamedTuple):
-    """What the arguments of a command say."""
+    """Parsed arguments of a command."""
 
     names: list[str]
-    """The arguments that are no flags."""
+    """The positional arguments."""
     own: dict[str, Any]
     """The values of the command's own flags, or their defaults."""
     overrides: Tables
-    """What goes before the run's config.toml."""
+    """Values that override the run's config.toml."""
     launch: Launch
 
 
 def read(command: str, argv: Sequence[str], own: Mapping[str, Any], taken: Mapping[str, Sequence[str]]) -> Arguments:
-    """Return what ``argv`` says; exits with 0 after ``--help`` and ``--version``.
+    """Parse ``argv``; exit with 0 after ``--help`` and ``--version``.
 
     Args:
-        command: its name; the words in capitals of its usage are the arguments that are no flags.
-        argv: what stands behind it.
-        own: its own flags, as ``trainer.config.schema`` describes keys.
-        taken: keys of the trainer's configuration, by section.
+        command: the command's name. The words in capitals in its usage are the positional arguments.
+        argv: the arguments after the command.
+        own: the command's own flags, described as in ``trainer.config.schema``.
+        taken: keys of the trainer's configuration that the command accepts, by section.
 
     Raises:
-        UsageError: for an unknown flag, an impossible value, or not the arguments that the command takes.
+        UsageError: for an unknown flag, an invalid value, or missing or surplus positional arguments.
     """
     flags, names = _schema(own, taken), [word for word in COMMANDS[command].usage.split() if word.isupper()]
     try:
@@ -79,12 +79,13 @@ def read(command: str, argv: Sequence[str], own: Mapping[str, Any], taken: Mappi
             exit_with(f"slipway {VERSION}\n")
         case "print-config":
             raise UsageError(
-                "flag-conflict", f"{command}: --print-config is of training; config.toml in the run folder has it."
+                "flag-conflict",
+                f"{command}: --print-config is a flag of training; read config.toml in the run folder instead.",
             )
     if missing := names[len(found.files) :]:
         raise UsageError(
             "missing-argument",
-            f"{command}: {' and '.join(missing)} missing: trainer {command} {COMMANDS[command].usage}",
+            f"{command}: {' and '.join(missing)} missing. Usage: trainer {command} {COMMANDS[command].usage}",
         )
     values = {key: row["default"] for key, row in own.items()} | found.tables.pop(OWN, {})
     launch = convert({LAUNCH: found.tables.pop(LAUNCH, {})}).launch
@@ -92,21 +93,21 @@ def read(command: str, argv: Sequence[str], own: Mapping[str, Any], taken: Mappi
 
 
 def _schema(own: Mapping[str, Any], taken: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Return the schema of a command; keys of the run have no default, as its config.toml says their values."""
-    sections: dict[str, Any] = {OWN: {"description": "What is read and written.", "properties": dict(own)}}
+    """Return the schema of a command. Keys of the run have no default because its config.toml holds their values."""
+    sections: dict[str, Any] = {OWN: {"description": "Input and output.", "properties": dict(own)}}
     for section, keys in taken.items():
         table = schema()["properties"][section]
         rows = {key: table["properties"][key] for key in keys}
         if section != LAUNCH:
             rows = {key: {**row, "default": ""} for key, row in rows.items()}
-            table = {**table, "description": f"In place of what the run has in its config.toml, [{section}]."}
+            table = {**table, "description": f"Overrides of the run's config.toml, section [{section}]."}
         sections[section] = {**table, "properties": rows}
     return {"properties": sections}
 
 
 def _help(command: str, flags: Mapping[str, Any]) -> str:
     row = COMMANDS[command]
-    of_run = " RUN is a run folder, or one checkpoint of it; nothing in it is locked or changed."
+    of_run = " RUN is a run folder or one of its checkpoints; the command neither locks nor changes it."
     return help_text(
         flags,
         prog=f"trainer {command}",

@@ -1,4 +1,4 @@
-"""From the command line and TOML files to valid Settings."""
+"""Parsing of the command line and TOML files into validated Settings."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from slipway.base.bounded_read import read_start
 from slipway.base.contract import VERSION
 from slipway.base.flags import ArgumentError, read_arguments
-from slipway.base.reading import read_start
 from slipway.base.third_party_errors import InvalidValue, invalid_choice, invalid_value, matches_no_pattern
 from trainer.config.commands import overview
 from trainer.config.errors import ConfigError, UsageError, did_you_mean
@@ -26,17 +26,17 @@ Tables = dict[str, dict[str, Any]]
 
 
 def parse(argv: Sequence[str]) -> Settings:
-    """Read the files that ``argv`` names, each overriding the ones before, then let the flags override them.
+    """Return the settings of ``argv``: each file overrides the files before it, and flags override all files.
 
     Exits with 0 after ``--help``, ``--version`` and ``--print-config``.
 
     Raises:
-        UsageError: for an unknown flag, or an impossible value of one.
-        ConfigError: for a file that is missing, not TOML, or holds an unknown key or an impossible value.
+        UsageError: for an unknown flag or an invalid value of a flag.
+        ConfigError: for a file that is missing, is not TOML, or holds an unknown key or an invalid value.
     """
     if not argv:
         raise UsageError(
-            "missing-argument", "nothing to train: name a CONFIG.toml (configs/ has some), or say it by flags (--help)."
+            "missing-argument", "nothing to train: pass a CONFIG.toml (examples: configs/) or flags (see --help)."
         )
     try:
         arguments = read_arguments(argv, schema())
@@ -54,18 +54,18 @@ def parse(argv: Sequence[str]) -> Settings:
         slug = "flag-conflict" if error.slug == "conflicting-settings" else "bad-flag-value"
         raise UsageError(slug, str(error)) from error
     if arguments.request == "print-config":
-        import tomli_w  # noqa: PLC0415 -- not in the base install, where everything else here works
+        import tomli_w  # noqa: PLC0415 -- not in the base install, in which the rest of this module works
 
         exit_with(tomli_w.dumps(experiment(settings)))
     return settings
 
 
 def load(path: Path, overrides: Tables | None = None) -> Settings:
-    """Return the settings that the TOML file ``path`` describes (missing keys keep their defaults).
+    """Return the settings in the TOML file ``path``; missing keys keep their defaults.
 
     Args:
-        path: of the file.
-        overrides: what goes before its values, by section and key.
+        path: the file.
+        overrides: values that override the file's, by section and key.
 
     Raises:
         ConfigError: as ``parse`` does.
@@ -79,28 +79,28 @@ def _help() -> str:
         schema(),
         prog="trainer",
         usage="trainer [CONFIG.toml [OVERLAY.toml ...]] [flags]",
-        description="Train an image classifier. Flags override the keys of the same name in the files, and a file "
-        "those of the files before it. --print-config shows what results, --version the version.",
+        description="Train an image classifier. Flags override keys of the same name in the files; each file overrides "
+        "the files before it. --print-config prints the resulting configuration, --version the version.",
         epilog=overview(),
     )
 
 
 def exit_with(text: str) -> NoReturn:
-    """Write ``text``, and end this process well."""
+    """Write ``text`` to stdout and exit with 0."""
     sys.stdout.write(text)
     sys.exit(0)
 
 
 def _read_tables(path: Path) -> Tables:
-    """Return the tables of the TOML file ``path``, after a check of them by themselves."""
+    """Return the tables of the TOML file ``path``, after validating this file alone."""
     try:
         text = read_start(path, limit=LARGEST + 1)
         if len(text) > LARGEST:
-            raise ConfigError("bad-toml", f"{path} has more than {LARGEST} bytes: it is no configuration.")
+            raise ConfigError("bad-toml", f"{path} has more than {LARGEST} bytes: it is not a configuration.")
         tables = tomllib.loads(text.decode())
     except OSError as error:
         raise ConfigError(
-            "cannot-read", f"cannot read the configuration {path}: {error.strerror}. See configs/ for some."
+            "cannot-read", f"cannot read the configuration {path}: {error.strerror}. configs/ holds examples."
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError("bad-toml", f"{path} is not valid TOML: {error}.") from error
@@ -113,14 +113,14 @@ def _read_tables(path: Path) -> Tables:
 
 
 LARGEST = 1 << 20
-"""Bytes of a configuration, at most."""
+"""Maximum size of a configuration file in bytes."""
 
 
 def _merge(layers: Sequence[Tables]) -> Tables:
-    """Return the tables in which each layer overrides the ones before it.
+    """Return the merged tables; each layer overrides the layers before it.
 
     Raises:
-        ConfigError: if a layer sets two keys of which only one may be set.
+        ConfigError: if a layer sets two mutually exclusive keys.
     """
     merged: Tables = {}
     for layer in layers:
@@ -130,7 +130,7 @@ def _merge(layers: Sequence[Tables]) -> Tables:
                 given = [key for key in keys if section == name and table.get(key)]
                 if len(given) > 1:
                     flags = " and ".join(f"--{key.replace('_', '-')}" for key in given)
-                    raise ConfigError("conflicting-settings", f"{flags} say the same in two ways: give one of them.")
+                    raise ConfigError("conflicting-settings", f"{flags} are alternatives: set only one of them.")
                 for key in keys if given else ():
                     into.pop(key, None)
             into |= table
@@ -138,10 +138,10 @@ def _merge(layers: Sequence[Tables]) -> Tables:
 
 
 def convert(tables: Tables) -> Settings:
-    """Check types and values and return the Settings that the tables spell; missing keys have their defaults.
+    """Validate the tables and return them as Settings; missing keys get their defaults.
 
     Raises:
-        ConfigError: for an impossible value.
+        ConfigError: for an invalid value.
     """
     given = {section: _without_absent(section, table) for section, table in tables.items()}
     try:
@@ -152,7 +152,7 @@ def convert(tables: Tables) -> Settings:
 
 
 def _without_absent(section: str, table: dict[str, Any]) -> dict[str, Any]:
-    """Return ``table`` without the options that 0 or "" switch off."""
+    """Return ``table`` without the options that 0 or "" turns off."""
     hints = get_type_hints(get_type_hints(Settings)[section])
     return {
         key: value
@@ -169,7 +169,7 @@ def _refuse_unknown(tables: dict[str, Any]) -> None:
         if section not in sections:
             _refuse(section, "section", sections, homes)
         if not isinstance(table, dict):
-            raise ConfigError("unknown-key", f"{section!r} is a section: write [{section}] and its keys below it.")
+            raise ConfigError("unknown-key", f"{section!r} is a section: write [{section}] with its keys below it.")
         for key in table:
             if key not in (hints := get_type_hints(sections[section])):
                 _refuse(key, f"key in [{section}]", hints, homes)
@@ -177,12 +177,12 @@ def _refuse_unknown(tables: dict[str, Any]) -> None:
 
 def _refuse(name: str, kind: str, valid: dict[str, Any], homes: dict[str, str]) -> None:
     if name in homes:
-        raise ConfigError("unknown-key", f"unknown {kind}: {name!r} belongs into [{homes[name]}].")
+        raise ConfigError("unknown-key", f"unknown {kind}: {name!r} belongs in [{homes[name]}].")
     raise ConfigError("unknown-key", f"unknown {kind}: {name!r}.{did_you_mean(name, valid)} Valid: {', '.join(valid)}.")
 
 
 def _with_choices(found: InvalidValue) -> str:
-    """Return why a value is refused, with the valid choices where there are some."""
+    """Return the reason why a value is invalid, with the valid choices if there are any."""
     hint = get_type_hints(get_type_hints(Settings)[found.section], include_extras=True)[found.key.partition("[")[0]]
     if matches_no_pattern(found.reason):
         return f"it must be one of {', '.join(hint.__metadata__[0].examples)}."

@@ -1,6 +1,6 @@
-"""What the trainer does besides training, by the first word of its command line: ``trainer evaluate runs/mine``.
+"""The trainer's commands besides training, selected by the first word: ``trainer evaluate runs/mine``.
 
-Each command is a line of ``COMMANDS``. This module loads none of them, and no torch.
+``COMMANDS`` lists them. This module imports neither the commands nor torch.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ Main = Callable[[list[str]], int]
 
 
 class Command(NamedTuple):
-    """One command."""
+    """A command of the trainer."""
 
     module: str
-    """Holds ``main(argv)``, which takes the words behind the command and returns the exit code."""
+    """The module with ``main(argv)``, which takes the arguments after the command and returns the exit code."""
     usage: str
-    """What follows the command."""
+    """The arguments after the command, for the usage line."""
     summary: str
-    """What it does, for ``trainer --help``."""
+    """One-line description for ``trainer --help``."""
 
 
 COMMANDS = {
     "evaluate": Command("trainer.evaluate.command", "RUN [flags]", "evaluate a checkpoint on the validation set"),
     "export": Command(
-        "trainer.evaluate.export", "RUN FILE [flags]", "write the weights, with classes and normalisation, to a file"
+        "trainer.evaluate.export", "RUN FILE [flags]", "write weights, class names and normalization to a file"
     ),
     "make-data": Command("trainer.data.make", "SET DIR [flags]", "write a small data set for a first try: aerial"),
-    "pack": Command("trainer.data.pack", "SRC DST [flags]", "write a folder of images into one file for --data-dir"),
+    "pack": Command("trainer.data.pack", "SRC DST [flags]", "pack a folder of images into one file for --data-dir"),
     "report": Command("slipway.report.cli", "PATH ... [flags]", "write an HTML page about runs, studies and sweeps"),
 }
-"""By the word that calls them; a file of that name is trained by as ./evaluate."""
+"""Commands by name. To train from a configuration file with such a name, write ./evaluate."""
 
 
 def find_command(argv: Sequence[str]) -> Main | None:
-    """Return the ``main`` of the command that ``argv`` begins with; None if it begins with none.
+    """Return the ``main`` of the command that ``argv`` begins with; None if the first word is not a command.
 
     Raises:
-        UsageError: for a first word that looks like a command, and is none, and no file either.
+        UsageError: if the first word looks like a command but is neither a command nor a file.
     """
     word = next(iter(argv), "")
     if word in COMMANDS:
@@ -51,19 +51,19 @@ def find_command(argv: Sequence[str]) -> Main | None:
     if re.fullmatch(r"[A-Za-z][A-Za-z-]*", word) and not os.path.lexists(word):
         raise UsageError(
             "unknown-command",
-            f"{word!r} is neither a command nor a file.{did_you_mean(word, COMMANDS)} Commands: {', '.join(COMMANDS)}; "
-            "without one, the trainer takes .toml files and flags (--help).",
+            f"{word!r} is neither a command nor a file.{did_you_mean(word, COMMANDS)} Commands: {', '.join(COMMANDS)}. "
+            "To train, pass .toml files and flags (see --help).",
         )
     return None
 
 
 def overview() -> str:
-    """Return the lines of ``trainer --help`` on the commands."""
+    """Return the lines of ``trainer --help`` that list the commands."""
     width = max(map(len, COMMANDS))
     lines = [f"  trainer {name:{width}} {row.usage:16} {row.summary}" for name, row in COMMANDS.items()]
     return "\n".join(
         [
-            "Commands, each with a --help of its own (write ./NAME for a file that has the name of one):",
+            "Commands, each with its own --help (for a file with the name of a command, write ./NAME):",
             *lines,
         ]
     )

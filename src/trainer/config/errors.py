@@ -1,4 +1,4 @@
-"""The errors that a user can act on: one line each, saying what, where, and what to do."""
+"""One-line errors for the user: what failed, where, and what to do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class TrainerError(SlipwayError):
-    """Training cannot go on; the message says why and what to do."""
+    """Training cannot continue; the message states the reason and the remedy."""
 
 
 class ConfigError(TrainerError):
@@ -20,17 +20,17 @@ class ConfigError(TrainerError):
 
 
 class UsageError(ConfigError):
-    """A flag is unknown, or its value impossible."""
+    """A flag is unknown or its value is invalid."""
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """Return " Did you mean 'x'?" for the choice nearest to ``name``, or "" where none is near."""
+    """Return " Did you mean 'x'?" for the choice closest to ``name``, or "" if none is close."""
     nearest = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.5)
     return f" Did you mean {nearest[0]!r}?" if nearest else ""
 
 
 def choose(table: Mapping[str, T], name: str, *, what: str) -> T:
-    """Return ``table[name]``; where there is none, raise a ConfigError that lists the choices, nearest first."""
+    """Return ``table[name]``; for an unknown name, raise a ConfigError with the closest choice and all valid ones."""
     if name not in table:
         raise ConfigError(
             "unknown-name", f"unknown {what} {name!r}.{did_you_mean(name, table)} Valid: {', '.join(sorted(table))}."

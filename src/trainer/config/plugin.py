@@ -1,7 +1,7 @@
-"""Models and data sets of your own: ``--arch package.module:factory`` and ``--dataset package.module:factory``.
+"""User-defined models and data sets: ``--arch package.module:factory`` and ``--dataset package.module:factory``.
 
-The module is found where Python finds others, and then in the folder in which the trainer was started. There it can
-hide none of the environment's: a ``torch.py`` or ``trainer.py`` in that folder is never imported.
+Python searches its own path first, then the folder in which the trainer was started. A module in that folder cannot
+shadow an installed one: a ``torch.py`` or ``trainer.py`` there is never imported.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from trainer.config.errors import ConfigError, TrainerError, did_you_mean
 from trainer.config.settings import PLUGIN
 
 SEPARATOR = ":"
-"""What a name of this form has, and no name of ours."""
+"""Distinguishes a user-defined name from a built-in one."""
 
 
 def call_factory(option: str, name: str, *arguments: Any) -> Any:
-    """Return what the factory ``name`` returns for ``arguments``.
+    """Call the factory ``name`` with ``arguments`` and return its result.
 
     Raises:
-        ConfigError: if there is no such factory, or it fails.
+        ConfigError: if the factory does not exist or fails.
     """
     factory = find_factory(option, name)
     try:
         return factory(*arguments)
     except TrainerError:
         raise
-    except Exception as error:  # likewise
+    except Exception as error:  # user code may raise anything
         raise ConfigError("bad-plugin", f"{option} {name} fails: {reason_of(error)}") from error
 
 
 def find_factory(option: str, name: str) -> Callable[..., Any]:
-    """Return the factory that ``name`` says.
+    """Import and return the factory ``name``.
 
     Raises:
-        ConfigError: naming what cannot be imported, or is not there.
+        ConfigError: if the module cannot be imported or does not contain the factory; the message names it.
     """
     if not re.fullmatch(PLUGIN, name):
         raise ConfigError("bad-plugin", f"{option} {name}: write package.module:factory.")
@@ -53,10 +53,10 @@ def find_factory(option: str, name: str) -> Callable[..., Any]:
     except ModuleNotFoundError as error:
         if error.name and (path == error.name or path.startswith(f"{error.name}.")):
             raise ConfigError(
-                "bad-plugin", f"{option} {name}: there is no module {error.name!r} in this environment or in {folder}."
+                "bad-plugin", f"{option} {name}: no module {error.name!r} in this environment or in {folder}."
             ) from error
         raise ConfigError("bad-plugin", f"{option} {name}: {path} cannot be imported: {reason_of(error)}") from error
-    except Exception as error:  # a module of somebody else's may raise anything
+    except Exception as error:  # user code may raise anything
         raise ConfigError("bad-plugin", f"{option} {name}: {path} cannot be imported: {reason_of(error)}") from error
     factory = getattr(module, attribute, None)
     if not callable(factory):
@@ -68,5 +68,5 @@ def find_factory(option: str, name: str) -> Callable[..., Any]:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return what an exception says, on one line."""
+    """Return the type and message of an exception on one line, at most 300 characters."""
     return one_line(f"{type(error).__name__}: {error}")[:300]

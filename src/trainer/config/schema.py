@@ -1,8 +1,8 @@
-"""``python -m trainer.config.schema``: the keys of CONFIG.toml and the flags, as a JSON schema (draft 2020-12).
+"""``python -m trainer.config.schema``: print a JSON schema (draft 2020-12) of CONFIG.toml and the flags.
 
-configs/schema.json holds its output. ``jobgen`` refuses mistyped flags by it where torch and msgspec are missing,
-and editors complete the keys of a CONFIG.toml that begins with ``#:schema ./schema.json``. Beside the keywords of the
-standard each key has "flag", and "no_flag" if it may be a boolean.
+configs/schema.json holds its output. ``jobgen`` uses that file to reject mistyped flags without torch and msgspec.
+Editors use it to complete keys in a CONFIG.toml that begins with ``#:schema ./schema.json``. In addition to the
+standard keywords, each key has "flag", and "no_flag" if it may be a boolean.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trainer.config.settings import Settings
 
 
 def schema() -> dict[str, Any]:
-    """Return the schema of the whole configuration, its sections and keys in their own order."""
+    """Return the schema of the whole configuration, with sections and keys in the order of ``Settings``."""
     _, components = msgspec.json.schema_components((Settings,), ref_template="{name}")
     helps = _helps()
     return {
@@ -46,7 +46,7 @@ def schema() -> dict[str, Any]:
 
 
 def _key(name: str, hint: Any, found: dict[str, Any], text: str) -> dict[str, Any]:
-    """Return the schema of one key: what msgspec ``found``, and what the command line and people need."""
+    """Return the schema of one key: msgspec's schema ``found``, adapted to the command line, and the help ``text``."""
     dashed = name.replace("_", "-")
     key = {"flag": f"--{dashed}"}
     if bool in (hint, *get_args(hint)):
@@ -54,16 +54,16 @@ def _key(name: str, hint: Any, found: dict[str, Any], text: str) -> dict[str, An
     if "anyOf" in found:
         words = [{"type": "string", **choice} if "enum" in choice else choice for choice in found["anyOf"]]
         found = {**found, "anyOf": words}
-    if NoneType in get_args(hint):  # an option that may be absent: files and flags say so by 0 or ""
+    if NoneType in get_args(hint):  # an optional setting: files and flags turn it off with 0 or ""
         present, *words = (choice for choice in found["anyOf"] if choice.get("type") != "null")
         absent: dict[str, Any] = {"default": ""}
         if present["type"] != "string":
             present.pop("exclusiveMinimum", None)
             present["minimum"] = absent["default"] = 0
         found = absent | (present if not words else {"anyOf": [present, *words]})
-    if get_origin(hint) is Literal:  # msgspec sorts them, and leaves the type out
+    if get_origin(hint) is Literal:  # msgspec sorts the choices and omits the type
         found = {"type": "string", "enum": list(get_args(hint)), "default": found["default"]}
-    if found.get("maximum") == sys.float_info.max:  # it says "finite", and a JSON number is
+    if found.get("maximum") == sys.float_info.max:  # it only means "finite", and JSON numbers are always finite
         found = {keyword: value for keyword, value in found.items() if keyword != "maximum"}
     if isinstance(found["default"], tuple):
         found = {**found, "default": list(found["default"])}
@@ -71,7 +71,7 @@ def _key(name: str, hint: Any, found: dict[str, Any], text: str) -> dict[str, An
 
 
 def _helps() -> dict[tuple[str, str], str]:
-    """Return the docstring of each field, on one line, by its class and its name."""
+    """Return each field's docstring on one line, by class and field name."""
     helps = {}
     for node in ast.parse(inspect.getsource(config_module)).body:
         if isinstance(node, ast.ClassDef):

@@ -1,4 +1,4 @@
-"""The text of ``--help``, of the trainer and of its commands: all flags by section, out of a schema."""
+"""The ``--help`` text of the trainer and its commands, generated from a schema."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from slipway.base.flags import switch_words
 
 
 def help_text(schema: Mapping[str, Any], *, prog: str, usage: str, description: str, epilog: str = "") -> str:
-    """Return all flags of ``schema`` by section, with what they mean and their defaults.
+    """Return a help text that lists all flags of ``schema`` by section, with their meanings and defaults.
 
     Args:
-        schema: what ``trainer.config.schema`` returns, or that of a command.
-        prog: the words that start it.
-        usage: those, and what follows them.
-        description: what it does.
-        epilog: what else there is; its lines are kept.
+        schema: the schema of ``trainer.config.schema`` or of a command.
+        prog: the program's name, including the command.
+        usage: the usage line.
+        description: the text above the flags.
+        epilog: the text below the flags; line breaks are kept.
     """
     parser = argparse.ArgumentParser(prog=prog, usage=usage, description=description, add_help=False)
     for section in schema["properties"].values():

@@ -1,1 +1,1 @@
-"""The training data of a rank: order, sampler, loader, feed; the data sets are in ``sets``."""
+"""Training data of a rank: order, sampler, loader and feed; the data sets are in ``sets``."""

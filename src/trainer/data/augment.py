@@ -1,4 +1,4 @@
-"""Augmentation of a whole batch at once, steered by numbers drawn beforehand."""
+"""Augmentation of a whole batch at once, with random numbers drawn in advance."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from torch import Tensor
 
 
 def crop_flip(images: Tensor, draws: Tensor, *, padding: int, flip: bool) -> Tensor:
-    """Shift each image by up to ``padding`` pixels (black comes in) and mirror half of them if ``flip``.
+    """Shift each image by up to ``padding`` pixels, fill with black, and mirror about half of them if ``flip``.
 
     Args:
         images: uint8 [n, c, h, w].
         draws: uniform in [0, 1), float32 [n, 3]: vertical shift, horizontal shift, flip.
-        padding: pixels added on each side before a crop of the old size.
+        padding: pixels added on each side before the crop to the original size.
         flip: whether to mirror the images whose third draw is at most one half.
 
     Returns:

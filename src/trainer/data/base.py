@@ -1,4 +1,4 @@
-"""What a data set is to the trainer: numbered samples that are fetched by lists of ids."""
+"""Interface of data sets: numbered samples, fetched by lists of ids."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ Draws = NDArray[np.float32]
 
 
 class Fetched(NamedTuple):
-    """Images of some samples; the ``bad`` ones, by position, could not be read and are black."""
+    """Images of some samples; ``bad`` lists the positions of those that could not be read and are black."""
 
     images: Tensor
     bad: list[int]
     reasons: Sequence[str] = ()
-    """Why each of those could not be read, where that is known."""
+    """Reason for each entry of ``bad``; may be shorter than ``bad`` if reasons are unknown."""
 
 
 class Dataset(Protocol):
-    """Samples 0 to len - 1, each an image of one shape and its class.
+    """Samples 0 to len - 1, each with an image and a class; all images have the same shape.
 
-    ``fetch`` is a pure function of its arguments, so that it can run in any process and in any order. A set packed into
-    a single file fits behind the same names.
+    ``fetch`` is a pure function of its arguments, so that it can run in any process and in any order.
     """
 
     @property
@@ -51,17 +50,17 @@ class Dataset(Protocol):
 
     @property
     def mean_std(self) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of each channel of the training part, for values from 0 to 1: float64 [c]."""
+        """Mean and standard deviation of each channel of the training split, for values from 0 to 1: float64 [c]."""
         ...
 
     @property
     def in_memory(self) -> bool:
-        """Whether fetching is so cheap that worker processes would only slow it down."""
+        """Whether fetching is so fast that worker processes would only slow it down."""
         ...
 
     @property
     def draws(self) -> int:
-        """Random numbers that augmenting one sample takes; 0 if it is not augmented."""
+        """Number of random numbers to augment one sample; 0 without augmentation."""
         ...
 
     def __len__(self) -> int:
@@ -73,12 +72,12 @@ class Dataset(Protocol):
         ...
 
     def describe(self, sample: int) -> str:
-        """Return what a person calls this sample: its path or its number."""
+        """Return the sample's name for messages: its path or its number."""
         ...
 
 
 class Splits(NamedTuple):
-    """The two parts of a data set; both number the same classes alike."""
+    """Training and validation split of a data set, with the same classes in the same order."""
 
     train: Dataset
     validation: Dataset
@@ -104,7 +103,7 @@ class InMemoryDataset:
 
     @property
     def draws(self) -> int:
-        """Vertical shift, horizontal shift, flip."""
+        """Three numbers (vertical shift, horizontal shift, flip), or 0 without augmentation."""
         return 3 if self.padding or self.flip else 0
 
     def __len__(self) -> int:
@@ -125,7 +124,7 @@ class InMemoryDataset:
 
 def channel_statistics(images: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and standard deviation of each channel of uint8 images [n, c, h, w], for values from 0 to 1."""
-    # By histogram: a float copy of a whole set would take eight times its memory.
+    # Use histograms: a float64 copy of a whole set would take eight times its memory.
     values = torch.arange(256, dtype=torch.float64) / 255
     counts = torch.stack([torch.bincount(channel.flatten(), minlength=256) for channel in images.unbind(1)]).double()
     total = counts.sum(1)
@@ -142,24 +141,24 @@ def in_memory_splits(
     padding: int,
     flip: bool,
 ) -> Splits:
-    """Return two parts, each given as (images, labels), of which the first is augmented.
+    """Return a training split with augmentation and a validation split, both held in memory.
 
     Args:
         train: images, uint8 [n, c, h, w], and labels, int64 [n].
-        validation: likewise.
-        classes: the name of each label.
-        padding: pixels around a training image, of which a random part is cropped.
-        flip: whether training images are mirrored at random.
+        validation: the same for validation.
+        classes: name of each label.
+        padding: pixels added around a training image before a random crop.
+        flip: whether to mirror training images at random.
 
     Raises:
-        ConfigError: for images of another type or shape.
+        ConfigError: if images have another dtype or number of dimensions.
     """
     for images, _ in (train, validation):
         if images.dtype != torch.uint8 or images.dim() != len("nchw"):
             raise ConfigError(
                 "bad-plugin",
                 f"in_memory_splits: images must be a uint8 tensor [n, c, h, w], not {images.dtype} "
-                f"{list(images.shape)}; other samples need a training script of your own (docs/session.md).",
+                f"{list(images.shape)}; other samples need a user script (docs/session.md).",
             )
     statistics = channel_statistics(train[0])
     return Splits(

@@ -1,4 +1,4 @@
-"""The training data of one rank: its batches from any position of any epoch."""
+"""Feed of a rank's training batches, from any position of any epoch."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from trainer.data.sampler import rank_steps
 
 
 def global_batch_size(config: Config, ranks: int) -> int:
-    """Return the samples of one optimiser step over all ranks and micro-steps."""
+    """Return the number of samples per optimizer step, over all ranks and micro-steps."""
     per_rank = config.train.batch_size_per_rank
     return per_rank * ranks if per_rank else config.train.batch_size
 
 
 class Feed:
-    """Batches for training, in an order that depends on seed, epoch and position alone."""
+    """Training batches in an order that depends on seed, epoch and position only."""
 
     def __init__(
         self, dataset: Dataset, config: Config, world: World, *, pin_memory: bool, warn: Callable[[str], None]
     ) -> None:
-        """Make ready to feed ``world``'s rank from ``dataset``."""
+        """Prepare to feed this rank of ``world`` from ``dataset``."""
         self.dataset = dataset
         self.batch_size = global_batch_size(config, world.size)
         self.order_version = version_for(len(dataset))
-        """How the order is drawn, of trainer.data.order.VERSIONS; a run that goes on keeps its own."""
+        """Version of the sample order, from trainer.data.order.VERSIONS; a resumed run keeps its version."""
         self._world = world
         self._seed = config.train.seed
         self._micro_steps = config.train.grad_accum_steps
         self.waits = Stopwatch()
-        """For how long training waits for data."""
+        """Measures how long training waits for data."""
         self._loader = Loader(dataset, workers=config.data.workers, pin_memory=pin_memory, warn=warn)
 
     def close(self) -> None:
-        """End the workers that read."""
+        """End the loader's workers."""
         self._loader.close()
 
     def batches(self, *, epoch: int, start: int, steps: int | None) -> Iterator[Batch]:
-        """Yield this rank's micro-batches of ``epoch`` from sample ``start`` on, for ``steps`` steps or all of them."""
+        """Yield this rank's micro-batches of ``epoch`` from sample ``start`` on, for ``steps`` steps or to the end."""
         order = epoch_of(self.order_version, len(self.dataset), seed=self._seed, epoch=epoch, draws=self.dataset.draws)
         plan = rank_steps(
             order,
@@ -61,7 +61,7 @@ class Feed:
 
 
 def recorded(batches: Iterator[Batch], path: Path, *, position: Position) -> Iterator[Batch]:
-    """Pass on ``batches``, which begin at ``position``, and append step, epoch and sample ids of each to ``path``."""
+    """Yield ``batches``, which begin at ``position``, and append step, epoch and sample ids of each to ``path``."""
     step = position.step
     with contextlib.closing(LineFile(path)) as lines:
         for batch in batches:

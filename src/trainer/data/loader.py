@@ -1,4 +1,4 @@
-"""Fetching micro-batches ahead of the device: at once from memory, by worker processes from files."""
+"""Loader of micro-batches: directly from data sets in memory, or ahead of time by workers that read files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainer.data.base import Dataset, Draws, Fetched, Ids
 from trainer.data.sampler import MicroBatch
 
 NO_LABEL = -100
-"""Label of a sample that must not count: cross_entropy's default for ``ignore_index``."""
+"""Label of a sample that does not count: cross_entropy's default for ``ignore_index``."""
 
 
 class Batch(NamedTuple):
@@ -29,28 +29,28 @@ class Batch(NamedTuple):
     images: Tensor
     """uint8 [n, c, h, w]"""
     labels: Tensor
-    """int64 [n], NO_LABEL where a sample does not count."""
+    """int64 [n]; NO_LABEL for samples that do not count."""
     micro: MicroBatch
     bad: int
-    """Images that could not be read."""
+    """Number of images that could not be read."""
 
 
 def by_step(batches: Iterable[Batch]) -> Iterator[tuple[MicroBatch, Iterator[Batch]]]:
-    """Yield the batches of each optimiser step, read as they are asked for, with the plan of the first one."""
+    """Yield, for each optimizer step, its first MicroBatch and a lazy iterator over its batches."""
     batches = iter(batches)
     for first in batches:
         yield first.micro, itertools.chain([first], itertools.islice(batches, first.micro.total - 1))
 
 
 class Stopwatch:
-    """Measures for how long somebody waits for the next item of an iterator."""
+    """Timer of the wait for an iterator's next item."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
+        """Start at 0 seconds."""
         self._seconds = 0.0
 
     def timed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Pass on ``batches``, and add up the time that each takes to come."""
+        """Yield ``batches``, and add up the time spent waiting for each."""
         batches = iter(batches)
         while True:
             began = time.perf_counter()
@@ -61,7 +61,7 @@ class Stopwatch:
             yield batch
 
     def take(self) -> float:
-        """Return the seconds since the last call."""
+        """Return the seconds spent waiting since the last call."""
         seconds, self._seconds = self._seconds, 0.0
         return seconds
 
@@ -73,7 +73,7 @@ class _Request(NamedTuple):
 
 @dataclass
 class _Requests:
-    """The requests of the pass under way; a DataLoader whose workers persist asks for its iterator on each pass."""
+    """Requests of the current pass; a DataLoader with persistent workers requests a new iterator in each pass."""
 
     now: Iterator[_Request] = field(default_factory=lambda: iter(()))
 
@@ -83,7 +83,7 @@ class _Requests:
 
 @dataclass(frozen=True)
 class _ByRequest(TorchDataset["Fetched | OSError"]):
-    """A Dataset as DataLoader wants it: one item a request."""
+    """Adapter from a Dataset to a DataLoader: one item per request."""
 
     dataset: Dataset
 
@@ -93,11 +93,11 @@ class _ByRequest(TorchDataset["Fetched | OSError"]):
         except OSError as error:
             if error.errno is None:
                 raise
-            return OSError(error.errno, error.strerror, error.filename)  # a DataLoader would keep the text alone
+            return OSError(error.errno, error.strerror, error.filename)  # a DataLoader would keep only the text
 
 
 def _unchanged(fetched: Any) -> Any:
-    """Take the place of torch's default, which would make tensors of what is in the lists."""
+    """Return ``fetched``; torch's default would convert the lists in it to tensors."""
     return fetched
 
 
@@ -108,10 +108,10 @@ def _start_worker(worker: int) -> None:
 
 
 class Loader:
-    """Turns micro-batches of ids into batches of data."""
+    """Turns micro-batches of sample ids into batches with data."""
 
     def __init__(self, dataset: Dataset, *, workers: int, pin_memory: bool, warn: Callable[[str], None]) -> None:
-        """Make ready to read ``dataset``; workers start with the first pass and persist."""
+        """Prepare to read ``dataset``; workers start with the first pass and persist."""
         self.dataset = dataset
         self._pin_memory = pin_memory
         self._warn = warn
@@ -130,17 +130,17 @@ class Loader:
             )
 
     def close(self) -> None:
-        """End the workers, once all batches have been read that will be."""
+        """End the workers; call this after the last batch was read."""
         end_workers(self._fetched)
 
     def batches(
         self, plan: Iterable[MicroBatch], *, draws: Callable[[Ids], Draws | None] = lambda _: None
     ) -> Iterator[Batch]:
-        """Yield the data of each micro-batch of ``plan``, in order; it is read as far ahead as workers fetch.
+        """Yield the data of each micro-batch of ``plan``, in order.
 
         Args:
-            plan: the micro-batches.
-            draws: returns what augments some samples, float32 [n, dataset.draws], or None for none.
+            plan: the micro-batches; read as far ahead as workers prefetch.
+            draws: returns the random numbers to augment the given samples, float32 [n, dataset.draws], or None.
         """
         plan, ahead = itertools.tee(plan)
         requests = (_Request(micro.ids, draws(micro.ids)) for micro in ahead)
@@ -163,7 +163,7 @@ class Loader:
             labels[position] = NO_LABEL
             if micro.counted:
                 name = self.dataset.describe(int(micro.ids[position]))
-                text = f"cannot decode {name}{f' ({reason})' * bool(reason)}; it is left out"
+                text = f"cannot decode {name}{f' ({reason})' * bool(reason)}; training skips it"
                 self._warn(labelled("warning", "damaged-image", text))
         images = fetched.images
         if self._pin_memory and self.dataset.in_memory:

@@ -1,4 +1,4 @@
-"""``trainer make-data SET DIR``: write a small data set, for a first try where the real one is not at hand."""
+"""``trainer make-data SET DIR``: write a small generated data set for a first try without real data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OWN = {
         "type": "integer",
         "minimum": 1,
         "default": 40,
-        "description": "Pictures of each class; the trainer holds a fifth of them out for validation.",
+        "description": "Pictures per class; the trainer holds out a fifth of them for validation.",
     },
     "image_size": {
         "flag": "--image-size",
@@ -35,24 +35,24 @@ OWN = {
         "type": "integer",
         "minimum": 0,
         "default": 0,
-        "description": "The same seed makes the same pictures.",
+        "description": "Random seed; the same seed makes the same pictures.",
     },
 }
 
 
 def main(argv: list[str]) -> int:
-    """Write what ``argv`` says; return the exit code.
+    """Write the data set that ``argv`` requests; return the exit code.
 
     Raises:
         UsageError: for an unknown data set.
-        ConfigError: if the folder is there already, or cannot be written.
+        ConfigError: if the folder exists already or cannot be written.
     """
     found = arguments.read(NAME, argv, OWN, {})
     name, folder = found.names[0], Path(found.names[1])
     if name not in SETS:
         raise UsageError(
             "bad-flag-value",
-            f"{NAME}: there is no data set {name!r}.{did_you_mean(name, SETS)} Valid: {', '.join(SETS)}.",
+            f"{NAME}: unknown data set {name!r}.{did_you_mean(name, SETS)} Valid: {', '.join(SETS)}.",
         )
     write_aerial(folder, **found.own)
     count = len(LOOKS) * found.own["per_class"]
@@ -61,13 +61,13 @@ def main(argv: list[str]) -> int:
 
 
 def write_aerial(folder: Path, *, per_class: int, image_size: int, seed: int) -> None:
-    """Write a folder of PNG files for each class: the whole of it, or nothing.
+    """Write a folder of PNG files for each class into ``folder``: all files or nothing.
 
     Raises:
-        ConfigError: if there is something at ``folder``, or it cannot be written.
+        ConfigError: if ``folder`` exists already or cannot be written.
     """
     if folder.is_symlink() or folder.exists():
-        raise ConfigError("file-exists", f"{folder} is there already: name another folder, or remove it.")
+        raise ConfigError("file-exists", f"{folder} exists already: choose another folder, or remove it.")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
@@ -81,5 +81,5 @@ def write_aerial(folder: Path, *, per_class: int, image_size: int, seed: int) ->
             made.rename(folder)
     except OSError as error:
         raise ConfigError(
-            "cannot-write", f"{error.filename or folder} cannot be written: {error.strerror or error}."
+            "cannot-write", f"cannot write {error.filename or folder} ({error.strerror or error})."
         ) from error

@@ -1,7 +1,7 @@
-"""What an epoch draws for its samples: the order in which they come, and the numbers that augment each of them.
+"""Random draws of an epoch: the order of its samples, and the numbers that augment each sample.
 
-Both depend on seed and epoch alone. Up to a million samples they are drawn at once, as tables. For more, that would
-take seconds and hundreds of megabytes on each rank, so they are computed where they are needed.
+Both depend on seed and epoch only. For up to a million samples they are drawn in advance, as tables. For more, tables
+would take seconds and hundreds of megabytes on each rank, so each value is computed on demand.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from trainer.data.base import Draws, Ids
 from trainer.data.sampler import Order
 
 TABLES, KEYED = VERSIONS = (2, 3)
-"""Ways to draw them. One is raised when its order or split.py changes: checkpoints record it, and no other goes on
-exactly."""
+"""Versions of the draws. A version number is raised when its order or the split in sets/holdout.py changes. Checkpoints
+record it, because only the same version resumes exactly."""
 
 
 class Epoch(Order, Protocol):
-    """One epoch of a data set: the order of its samples, and what augments them."""
+    """One epoch of a data set: the order of its samples, and the random numbers for their augmentation."""
 
     def draws(self, ids: Ids) -> Draws | None:
-        """Return the numbers that augment samples: float32 [len(ids), count] in [0, 1); None where that takes none."""
+        """Return the numbers that augment samples: float32 [len(ids), count] in [0, 1); None without augmentation."""
         ...
 
 
 def version_for(samples: int) -> int:
-    """Return how a new run on so many samples draws."""
+    """Return the version for a new run on ``samples`` samples."""
     return KEYED if samples > LARGE else TABLES
 
 
 def epoch_of(version: int, samples: int, *, seed: int, epoch: int, draws: int = 0) -> Epoch:
-    """Return that epoch of so many samples, each of which takes ``draws`` numbers to augment it."""
+    """Return epoch ``epoch`` of ``samples`` samples; each sample needs ``draws`` numbers for its augmentation."""
     kind = Keyed if version == KEYED else Tables
     return kind(samples, seed=seed, epoch=epoch, draws=draws)
 
 
 class Tables:
-    """Tables of all samples."""
+    """Epoch with tables of the order and of all samples' random numbers."""
 
     def __init__(self, samples: int, *, seed: int, epoch: int, draws: int) -> None:
-        """Draw them."""
+        """Draw the tables."""
         self._order = seeds.stream(seeds.ORDER, seed, epoch).permutation(samples)
         self._draws = None
         if draws:
@@ -55,7 +55,7 @@ class Tables:
         return len(self._order)
 
     def __getitem__(self, places: slice) -> Ids:
-        """Return the samples at some places."""
+        """Return the samples at some positions."""
         return self._order[places]
 
     def draws(self, ids: Ids) -> Draws | None:
@@ -64,10 +64,10 @@ class Tables:
 
 
 class Keyed:
-    """Numbers that are a function of a key, and of the place or the sample."""
+    """Epoch whose order and random numbers are functions of a key and of the position or the sample."""
 
     def __init__(self, samples: int, *, seed: int, epoch: int, draws: int) -> None:
-        """Draw the keys."""
+        """Draw the keys for order and augmentation."""
         order, augmentation = (
             int(seeds.stream(purpose, seed, epoch).integers(2**63)) for purpose in (seeds.ORDER, seeds.AUGMENTATION)
         )
@@ -79,7 +79,7 @@ class Keyed:
         return len(self._order)
 
     def __getitem__(self, places: slice) -> Ids:
-        """Return the samples at some places."""
+        """Return the samples at some positions."""
         begin, end, _ = places.indices(len(self._order))
         ids: Ids = self._order.between(begin, end).numpy()
         return ids

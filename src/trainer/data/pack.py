@@ -1,4 +1,4 @@
-"""``trainer pack SRC DST``: write a folder of images into one file, a ZIP archive that ``--data-dir`` takes like it."""
+"""``trainer pack SRC DST``: pack a folder of images into a ZIP archive that ``--data-dir`` accepts."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from typing import BinaryIO, NamedTuple
 from PIL import Image
 from tqdm import tqdm
 
+from slipway.base.bounded_read import read_whole
 from slipway.base.files import sync_folder
 from slipway.base.flags import is_utf8
-from slipway.base.reading import read_whole
 from slipway.data.archive import LOCAL, Archive
 from trainer.config import arguments
 from trainer.config.errors import ConfigError
@@ -35,8 +35,8 @@ OWN = {
         "type": "integer",
         "minimum": 0,
         "default": 0,
-        "description": "Reduce colour and grey images whose shorter side has more pixels than this; 0 packs all files "
-        "as they are. Training on reduced images is faster, and its results are other ones.",
+        "description": "Downscale color and grey images whose shorter side has more pixels than this; 0 packs all "
+        "files unchanged. Training on downscaled images is faster, but its results differ.",
     },
     "quality": {
         "flag": "--quality",
@@ -44,19 +44,19 @@ OWN = {
         "minimum": 1,
         "maximum": 100,
         "default": 90,
-        "description": "Quality of the JPEG and WebP images that are reduced, as PIL counts it.",
+        "description": "Quality of downscaled JPEG and WebP images, on PIL's scale.",
     },
 }
 REDUCED = {"RGB", "L"}
-"""PIL's modes of the images that are reduced; others, such as palettes and 16 bits of grey, stay as they are."""
+"""PIL's modes of images that are downscaled; other modes, such as palettes and 16-bit grey, are packed unchanged."""
 AHEAD = 4
-"""Files for each thread that are read and reduced before the first of them is written, at most."""
+"""Most files per thread that are read and downscaled ahead of the writer."""
 DATES = (1980, 2107)
-"""The years that an archive can say (APPNOTE 4.4.6)."""
+"""First and last year that a ZIP archive can store (APPNOTE 4.4.6)."""
 
 
 class Packed(NamedTuple):
-    """A file as it goes into the archive."""
+    """A file's header and content for the archive."""
 
     info: zipfile.ZipInfo
     data: bytes
@@ -64,41 +64,42 @@ class Packed(NamedTuple):
 
 @dataclass(frozen=True)
 class PackingSource:
-    """Files that are to be packed, and how."""
+    """Files to pack, with the settings for downscaling."""
 
     root: Path
     names: list[str]
-    """Their paths below ``root``, and in the archive."""
+    """Paths of the files, relative to ``root`` and in the archive."""
     shorter_side: int
     quality: int
 
     def read(self, name: str) -> Packed:
-        """Return a file as it is to be packed.
+        """Read a file, and downscale it if so configured.
 
         Raises:
-            ConfigError: if it cannot be read.
+            ConfigError: if the file cannot be read.
         """
         path = self.root / name
         try:
             info, data = self.info(name), read_whole(path)
         except OSError as error:
             raise ConfigError(
-                "data-unreadable", f"cannot read {path}: {error.strerror}; remove it, or repair it, and go on."
+                "data-unreadable",
+                f"cannot read {path}: {error.strerror}; remove or repair it, and run the same command again.",
             ) from error
         return Packed(info, reduced(data, self.shorter_side, self.quality) if self.shorter_side else data)
 
     def differs(self, name: str, size: int) -> bool:
-        """Return whether a file, packed as it is, would have another size."""
+        """Return whether a file is packed unchanged and its size is not ``size``."""
         return not self.shorter_side and (self.root / name).stat().st_size != size
 
     def info(self, name: str) -> zipfile.ZipInfo:
-        """Return what the archive says of a file besides its content.
+        """Return the archive's header of a file.
 
         Raises:
-            OSError: if there is none.
+            OSError: if the file does not exist.
         """
         status = (self.root / name).stat()
-        year, month, day, hour, minute, second = time.gmtime(status.st_mtime)[:6]  # no zone's, so that nodes agree
+        year, month, day, hour, minute, second = time.gmtime(status.st_mtime)[:6]  # UTC, so that nodes agree
         date = (min(max(year, DATES[0]), DATES[1]), month, day, hour, minute, second)
         info = zipfile.ZipInfo(name, date)
         info.external_attr = (status.st_mode & 0o777) << 16
@@ -106,10 +107,10 @@ class PackingSource:
 
 
 def main(argv: list[str]) -> int:
-    """Pack what ``argv`` says; return the exit code.
+    """Pack the folder that ``argv`` requests; return the exit code.
 
     Raises:
-        ConfigError: if the folder has no images, or something cannot be read or written.
+        ConfigError: if the folder has no images, or if a file cannot be read or written.
     """
     found = arguments.read(NAME, argv, OWN, {})
     folder, target = map(Path, found.names)
@@ -124,9 +125,9 @@ def main(argv: list[str]) -> int:
 
 
 def _source(folder: Path, shorter_side: int, quality: int) -> tuple[PackingSource, int]:
-    """Return the images below a folder, as ``--data-dir`` takes it, and the number of their classes."""
+    """Return the images below a folder laid out as for ``--data-dir``, and the number of classes."""
     if folder.is_file():
-        raise ConfigError("not-a-folder", f"{folder} is a file: name the folder of images that is to be packed.")
+        raise ConfigError("not-a-folder", f"{folder} is a file: give the folder of images to pack.")
     tree = FolderTree(folder)
     parts = ["train", "val"] if tree.has_folder("train") or tree.has_folder("val") else [""]
     names, classes = [], 0
@@ -138,18 +139,20 @@ def _source(folder: Path, shorter_side: int, quality: int) -> tuple[PackingSourc
         sys.stderr.write(f"trainer: {folder}: {text}\n")
     for name in names:
         if not is_utf8(name):
-            raise ConfigError("bad-path", f"the name of {folder}/{name} is not UTF-8, as in an archive: rename it.")
+            raise ConfigError(
+                "bad-path", f"the name of {folder}/{name} is not UTF-8, which an archive needs: rename it."
+            )
     return PackingSource(folder, names, shorter_side, quality), classes
 
 
 def pack(source: PackingSource, target: Path) -> None:
-    """Write an archive, or, into a file beside it, the part from which a later call goes on.
+    """Write the archive ``target``; if this is interrupted, a later call continues from its partial file.
 
     Raises:
-        ConfigError: if ``target`` is there, or something cannot be read or written.
+        ConfigError: if ``target`` exists already, or if a file cannot be read or written.
     """
     if not target.parent.is_dir():
-        raise ConfigError("cannot-write", f"there is no folder {target.parent}: make it first.")
+        raise ConfigError("cannot-write", f"the folder {target.parent} does not exist: create it first.")
     _refuse_what_is_there(target)
     how = f".{source.shorter_side}q{source.quality}" if source.shorter_side else ""
     partial = target.with_name(f"{target.name}{how}.partial")
@@ -160,31 +163,35 @@ def pack(source: PackingSource, target: Path) -> None:
             file.flush()
             os.fsync(file.fileno())
             if len(Archive(partial)) != len(source.names):
-                raise ConfigError("damaged-archive", f"{partial} has not all files: remove it, and begin anew.")
+                raise ConfigError("damaged-archive", f"{partial} does not have all files: remove it, and start again.")
             _refuse_what_is_there(target)
             partial.rename(target)
         sync_folder(target.parent)
     except OSError as error:
         raise ConfigError(
             "cannot-write",
-            f"{partial} cannot be written: {error.strerror or error}. What it holds is kept: the same command goes on.",
+            f"cannot write {partial} ({error.strerror or error}). The file is kept; the same command continues it.",
         ) from error
 
 
 def _refuse_what_is_there(target: Path) -> None:
     if os.path.lexists(target):
-        raise ConfigError("file-exists", f"{target} is there already: name another file, or remove it.")
+        raise ConfigError("file-exists", f"{target} exists already: choose another file, or remove it.")
 
 
 def _lock(file: BinaryIO, path: Path) -> None:
-    """Make sure that no other process writes this file, where the file system has locks, and none has completed it."""
-    refusal = ConfigError("folder-in-use", f"{path} is being written by another trainer pack.")
+    """Check that no other process is writing this file (if the file system has locks), and that none has completed it.
+
+    Raises:
+        ConfigError: if another process is writing it or has completed it.
+    """
+    refusal = ConfigError("folder-in-use", f"another trainer pack is writing {path}.")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise refusal from error
     except OSError:
-        pass  # there are no locks
+        pass  # the file system has no locks
     try:
         is_there = os.path.samestat(os.fstat(file.fileno()), path.lstat())
     except FileNotFoundError:
@@ -194,7 +201,7 @@ def _lock(file: BinaryIO, path: Path) -> None:
 
 
 def _write(source: PackingSource, file: BinaryIO, path: Path) -> None:
-    """Write all members behind those that are whole, and the central directory."""
+    """Keep the complete members in ``file``, write the missing ones after them, and then the central directory."""
     whole, end = [], 0
     file.seek(0)
     for name, member in zip(source.names, iter(lambda: _next_member(file), None), strict=False):
@@ -203,7 +210,7 @@ def _write(source: PackingSource, file: BinaryIO, path: Path) -> None:
         if info.FileHeader(zip64=False) != member.header or source.differs(name, member.size):
             raise ConfigError(
                 "different-data",
-                f"{source.root / name} has changed since {path} was begun, or is new: remove {path} to begin anew.",
+                f"{source.root / name} is new or has changed since {path} was started: remove {path} to start again.",
             )
         whole.append(info)
         end = file.tell()
@@ -218,7 +225,7 @@ def _write(source: PackingSource, file: BinaryIO, path: Path) -> None:
 
 
 def _read_ahead(source: PackingSource, names: list[str]) -> Iterator[Packed]:
-    """Yield files in order, read and reduced by as many threads as there are CPUs: PIL computes without the GIL."""
+    """Yield files in order, read and downscaled by one thread per CPU, because PIL computes without the GIL."""
     threads = len(os.sched_getaffinity(0))
     read: deque[Future[Packed]] = deque()
     with ThreadPoolExecutor(threads) as pool:
@@ -231,16 +238,16 @@ def _read_ahead(source: PackingSource, names: list[str]) -> Iterator[Packed]:
 
 
 class Member(NamedTuple):
-    """What stands in an archive that was begun."""
+    """A complete member of a partial archive."""
 
     header: bytes
-    """With its name and time."""
+    """Local header, with the name and the modification time."""
     crc: int
     size: int
 
 
 def _next_member(file: BinaryIO) -> Member | None:
-    """Return the member that comes next in ``file``; None if it is not whole: zipfile writes its checksum last."""
+    """Return the next member in ``file``; None if it is incomplete, because zipfile writes the checksum last."""
     header = file.read(LOCAL.size)
     if len(header) < LOCAL.size:
         return None
@@ -251,9 +258,10 @@ def _next_member(file: BinaryIO) -> Member | None:
 
 
 def reduced(data: bytes, shorter_side: int, quality: int) -> bytes:
-    """Return an image file with fewer pixels and in the same format, or as it is if that is no smaller.
+    """Return an image file with fewer pixels in the same format, or ``data`` itself if that is not smaller.
 
-    So is one that is damaged, which training names, and one that has more pixels than training decodes by default.
+    Return ``data`` also if the image is damaged, so that training reports it, and if it has more pixels than training
+    decodes by default.
     """
     try:
         with Image.open(io.BytesIO(data)) as image:
@@ -267,6 +275,6 @@ def reduced(data: bytes, shorter_side: int, quality: int) -> bytes:
             small.save(file, image.format, quality=quality, **kept)
     except MemoryError:
         raise
-    except Exception:  # noqa: BLE001 -- PIL has many of damage
+    except Exception:  # noqa: BLE001 -- PIL raises many types for damaged files
         return data
     return min(file.getvalue(), data, key=len)

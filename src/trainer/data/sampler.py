@@ -1,4 +1,4 @@
-"""Which samples of an epoch make up which optimiser step on which rank: a function of their order alone."""
+"""Assignment of an epoch's samples to optimizer steps, ranks and micro-batches; it depends on their order only."""
 
 from __future__ import annotations
 
@@ -13,44 +13,44 @@ from trainer.data.base import Ids
 class MicroBatch(NamedTuple):
     """One forward and backward pass of one rank.
 
-    ``counted`` is False where the rank has no sample in this step: it then computes on another rank's first one, twice
-    and without weight, because every rank must join the reduction.
+    ``counted`` is False if the rank has no sample in this step. It then computes on two copies of the batch's first
+    sample, with weight 0, because each rank must take part in the reduction.
     """
 
     ids: Ids
     counted: bool
     step_samples: int
-    """Samples of the whole optimiser step, over all ranks and micro-batches."""
+    """Number of samples in the whole optimizer step, over all ranks and micro-batches."""
     number: int = 0
-    """Among the micro-batches of this rank and step."""
+    """Index among the micro-batches of this rank and step."""
     total: int = 1
-    """How many those are."""
+    """Number of micro-batches of this rank and step."""
 
     @property
     def last(self) -> bool:
-        """Whether the optimiser step follows."""
+        """Whether this is the last micro-batch before the optimizer step."""
         return self.number == self.total - 1
 
 
 class Order(Protocol):
-    """The samples of an epoch, in the order in which it visits them; an array, or what is computed by parts."""
+    """The samples of an epoch, in order: an array, or an object that computes slices on demand."""
 
     def __len__(self) -> int:
-        """Return how many samples there are."""
+        """Return the number of samples."""
         ...
 
     def __getitem__(self, places: slice) -> Ids:
-        """Return those at some places: int64 [n]."""
+        """Return the samples at some positions: int64 [n]."""
         ...
 
 
 def rank_steps(
     order: Order, *, start: int, steps: int | None = None, batch_size: int, rank: int, size: int, micro_steps: int
 ) -> Iterator[MicroBatch]:
-    """Yield this rank's micro-batches of ``steps`` optimiser steps, or all, from sample ``start`` of ``order`` on.
+    """Yield this rank's micro-batches of ``steps`` optimizer steps, or of all, from sample ``start`` of ``order`` on.
 
-    Step k takes ``batch_size`` samples whatever the world's ``size``; each rank has a contiguous share of them, the
-    earlier ranks one more where it does not divide.
+    A step takes ``batch_size`` samples for any world ``size``. Each rank has a contiguous share of them. If they do not
+    divide evenly, the first ranks have one more.
     """
     end = len(order) if steps is None else min(len(order), start + steps * batch_size)
     for begin in range(start, end, batch_size):
@@ -64,18 +64,18 @@ def rank_steps(
 
 
 def largest_micro_batch(batch_size: int, *, size: int, micro_steps: int) -> int:
-    """Return the samples of the largest micro-batch that ``rank_steps`` yields on any rank."""
+    """Return the size of the largest micro-batch that ``rank_steps`` yields on any rank."""
     share = -(-batch_size // size)
     return -(-share // min(micro_steps, share))
 
 
 def rank_share(samples: int, *, rank: int, size: int) -> Ids:
-    """Return the ids that ``rank`` evaluates: each of ``range(samples)`` is one rank's, whatever the world's size."""
+    """Return the ids that ``rank`` evaluates: exactly one rank has each of ``range(samples)``, for any world size."""
     return part(np.arange(samples), rank, size)
 
 
 def part(ids: Ids, index: int, parts: int) -> Ids:
-    """Return part ``index`` of ``ids`` cut into contiguous ``parts``, the first of which are one longer if need be."""
+    """Return part ``index`` of ``ids`` cut into contiguous ``parts``; the first parts are one longer if needed."""
     least, longer = divmod(len(ids), parts)
     begin = index * least + min(index, longer)
     return ids[begin : begin + least + (index < longer)]

@@ -1,6 +1,6 @@
-"""Every random number of a run, derived from its one seed and from where it is used.
+"""Random numbers of a run, all derived from its seed and the place where they are used.
 
-No generator state is ever saved: a resumed run derives the same numbers again.
+No generator state is saved: a resumed run derives the same numbers again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from slipway.rng.seeding import derive
 
 CPU = torch.device("cpu")
 ORDER, AUGMENTATION, DROPOUT, SYNTHETIC, SPLIT, AERIAL = range(6)
-"""What a stream is for, so that streams of equal seed, epoch and rank differ."""
+"""Purposes of streams, so that streams with the same seed, epoch and rank differ."""
 
 
 def stream(purpose: int, *key: int) -> np.random.Generator:
@@ -28,41 +28,41 @@ def stream(purpose: int, *key: int) -> np.random.Generator:
 
 
 class Seeder(Protocol):
-    """Seeds torch's generators while a step goes on, for dropout and the like."""
+    """Seeds torch's generators during a step, for dropout and similar layers."""
 
     version: int
-    """A checkpoint records it."""
+    """Version of the random numbers, which a checkpoint records."""
 
     def begin(self, step: int, micro: int) -> None:
-        """Make ready for a forward pass of micro-batch ``micro`` of optimiser step ``step``."""
+        """Prepare for a forward pass of micro-batch ``micro`` of optimizer step ``step``."""
         ...
 
     def replay(self) -> AbstractContextManager[None]:
-        """Return a context in which a part of the forward pass under way can be computed again, later."""
+        """Return a context in which a part of the current forward pass can be recomputed later."""
         ...
 
     def close(self) -> None:
-        """Seed nothing any more."""
+        """Stop seeding."""
         ...
 
 
 def seeder_of(version: int, model: nn.Module, device: torch.device, *, seed: int, rank: int) -> Seeder:
-    """Return the seeder of a ``version``, for the layers of ``model``, of which the first are on ``device``."""
+    """Return the seeder of ``version`` for the layers of ``model``, whose first layers are on ``device``."""
     if version == StepSeeder.version:
         return StepSeeder(device, seed=seed, rank=rank)
     return ModuleSeeder(model, seed=seed, rank=rank)
 
 
 class ModuleSeeder:
-    """Seeds them as a module begins, from (seed, rank, step, micro-batch, name of the module): version 2.
+    """Seeder that runs before each module, from (seed, rank, step, micro-batch, module name): version 2.
 
-    So a model draws the same numbers whole and split, on one device and on several, in any schedule.
+    So a model draws the same numbers whole or split, on one or several devices, with any schedule.
     """
 
     version = 2
 
     def __init__(self, model: nn.Module, *, seed: int, rank: int) -> None:
-        """Seed for the modules of ``model``, but for layers of torch.nn that draw nothing."""
+        """Register hooks on the modules of ``model``, except torch.nn layers that draw no random numbers."""
         self._base = int(stream(DROPOUT, seed, rank).integers(2**62))
         self._step = self._micro = 0
         self._hooks = [
@@ -72,11 +72,11 @@ class ModuleSeeder:
         ]
 
     def begin(self, step: int, micro: int) -> None:
-        """Make ready for a forward pass of micro-batch ``micro`` of optimiser step ``step``."""
+        """Prepare for a forward pass of micro-batch ``micro`` of optimizer step ``step``."""
         self._step, self._micro = step, micro
 
     def replay(self) -> AbstractContextManager[None]:
-        """Seed as in the forward pass under way; then as before."""
+        """Return a context that seeds as in the current forward pass, and then restores the step and micro-batch."""
         return self._at(self._step, self._micro)
 
     @contextmanager
@@ -89,7 +89,7 @@ class ModuleSeeder:
             self._step, self._micro = before
 
     def close(self) -> None:
-        """Leave the modules alone."""
+        """Remove the hooks from the modules."""
         for hook in self._hooks:
             hook.remove()
 
@@ -104,7 +104,7 @@ def _key(name: str) -> int:
 
 
 def draws_nothing(module: nn.Module) -> bool:
-    """Return whether ``module`` is a layer of torch.nn that needs no random numbers."""
+    """Return whether ``module`` is a torch.nn layer that draws no random numbers."""
     cls = type(module)
     return cls.__module__.startswith("torch.nn.modules.") and not (
         cls.__module__.endswith((".dropout", ".transformer"))
@@ -118,23 +118,23 @@ def generator_of(device: torch.device) -> torch.Generator:
 
 
 class StepSeeder:
-    """Seeds the generator of one device before each optimiser step, from (seed, rank, step): version 1."""
+    """Seeder that runs once before each optimizer step, for one device, from (seed, rank, step): version 1."""
 
     version = 1
 
     def __init__(self, device: torch.device, *, seed: int, rank: int) -> None:
-        """Seed the generator of ``device``, which the layers on it draw from."""
+        """Prepare to seed the generator of ``device``, from which its layers draw."""
         self._base = int(stream(DROPOUT, seed, rank).integers(2**62))
         self._generator = generator_of(device)
 
     def begin(self, step: int, micro: int) -> None:
-        """Make ready for optimiser step ``step``; its later micro-batches draw on."""
+        """Seed for optimizer step ``step`` at its first micro-batch; later ones continue the sequence."""
         if micro == 0:
             self._generator.manual_seed(self._base + step)
 
     def replay(self) -> AbstractContextManager[None]:
-        """Leave it to torch, which keeps the state of the generator."""
+        """Do nothing: torch restores the generator's state itself."""
         return nullcontext()
 
     def close(self) -> None:
-        """There is nothing to undo."""
+        """Do nothing: this seeder registers no hooks."""

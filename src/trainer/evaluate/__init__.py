@@ -1,1 +1,1 @@
-"""What is done with a trained model: ``trainer evaluate`` and ``trainer export``."""
+"""Commands for trained models: ``trainer evaluate`` and ``trainer export``."""

@@ -1,6 +1,6 @@
-"""``trainer evaluate RUN``: a checkpoint on the validation set, as its own run evaluates it, on any number of ranks.
+"""``trainer evaluate RUN``: evaluate a checkpoint on the validation set as its run does, on any number of ranks.
 
-The run folder is read and nothing more: results go to the terminal, and to the folder that ``--output`` names.
+The command only reads the run folder. Results go to the terminal and to the folder of ``--output``.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from slipway.base.environment import Environment, read_environment
 from slipway.base.errors import warn
 from slipway.base.files import write_json
 from slipway.base.stop import Reason, StopRequest
-from slipway.checkpoint.components import restore
-from slipway.checkpoint.folder import Checkpoint
+from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.header import from_manifest, to_manifest
+from slipway.checkpoint.stateful import restore
 from slipway.dist.collectives import broadcast_json, run_on_root
 from slipway.dist.communicator import Communicator
 from trainer.config import arguments
@@ -31,6 +31,9 @@ from trainer.config.errors import ConfigError
 from trainer.config.settings import Settings
 from trainer.data.loader import Loader
 from trainer.data.sets import Dataset, open_on_ranks
+from trainer.engine.auto_precision import saved, settled
+from trainer.engine.checkpoint import IMAGES
+from trainer.engine.evaluation import Evaluation, evaluate
 from trainer.evaluate.trained_run import (
     TrainedRun,
     check_config,
@@ -48,9 +51,6 @@ from trainer.optim.amp import autocast
 from trainer.parallel.strategy import connect
 from trainer.parallel.threads import set_threads
 from trainer.results.summary import CONFUSION, log_accuracy, write_tables
-from trainer.training.auto import saved, settled
-from trainer.training.checkpoint import IMAGES
-from trainer.training.evaluation import Evaluation, evaluate
 
 NAME = "evaluate"
 OUTPUT = {
@@ -58,8 +58,8 @@ OUTPUT = {
         "flag": "--output",
         "type": "string",
         "default": "",
-        "description": "A new or empty folder outside of the run folder, for evaluation.json, classes.csv (samples, "
-        "recall and precision of each class) and confusion.csv; without it, nothing is written.",
+        "description": "Output folder, new or empty and outside the run folder, for evaluation.json, classes.csv "
+        "(samples, recall and precision of each class) and confusion.csv; by default no files are written.",
     },
 }
 TAKEN = {
@@ -75,7 +75,7 @@ log = logging.getLogger(__name__)
 
 
 class Plan(NamedTuple):
-    """What is to be evaluated, and how."""
+    """Checkpoint, settings and output folder of an evaluation."""
 
     source: TrainedRun
     settings: Settings
@@ -85,7 +85,7 @@ class Plan(NamedTuple):
 
 @dataclass(frozen=True)
 class Trained:
-    """A model out of a checkpoint, in place of a learner (``trainer.training.evaluation.Classifier``)."""
+    """A model from a checkpoint that implements ``trainer.engine.evaluation.Classifier``, like a learner."""
 
     evaluated: nn.Module
     comm: Communicator
@@ -94,20 +94,20 @@ class Trained:
 
     @torch.no_grad()
     def logits(self, images: Tensor) -> Tensor:
-        """Return what the model says of uint8 images [n, c, h, w]: [n, classes]."""
+        """Return the logits [n, classes] of uint8 images [n, c, h, w]."""
         with autocast(self.amp, self.comm.device):
             logits: Tensor = self.evaluated(self.normalise(images))
         return logits.to(self.comm.device, self.normalise.dtype)
 
     def share_buffers(self) -> None:
-        """Do nothing: all ranks hold the buffers of the checkpoint."""
+        """Do nothing: all ranks already hold the checkpoint's buffers."""
 
 
 def main(argv: list[str]) -> int:
-    """Evaluate as ``argv`` says, as one rank of the world that a launcher made; return the exit code.
+    """Evaluate the run in ``argv`` as one rank of the launcher's world; return the exit code.
 
     Raises:
-        SlipwayError: if this cannot begin.
+        SlipwayError: if the evaluation cannot begin.
     """
     plan = _plan(argv)
     environment = read_environment(os.environ)
@@ -119,7 +119,7 @@ def main(argv: list[str]) -> int:
 
 
 def _run_rank(plan: Plan, settings: Settings, request: StopRequest | None, environment: Environment) -> int:
-    """Evaluate as one rank; ``settings`` are the plan's, but for how the ranks meet. A signal ends it at once."""
+    """Evaluate as one rank; ``settings`` are the plan's except for the rendezvous. A signal ends the rank at once."""
     if request:
         request.close()
     comm, _ = connect(settings, environment)
@@ -127,20 +127,24 @@ def _run_rank(plan: Plan, settings: Settings, request: StopRequest | None, envir
     try:
         set_threads(settings.launch.threads, comm, environment)
         _evaluate(plan, comm)
-    except Exception as error:  # noqa: BLE001 -- it is reported, and the process ends
+    except Exception as error:  # noqa: BLE001 -- abandon reports it and ends the process
         abandon(error, comm.world)
     return leave(comm, environment, Reason.NONE)
 
 
 def _plan(argv: list[str]) -> Plan:
-    """Return what ``argv`` asks for, of a run that is there."""
+    """Return the plan that ``argv`` describes.
+
+    Raises:
+        SlipwayError: if ``argv`` or the run is invalid.
+    """
     found = arguments.read(NAME, argv, {**arguments.SOURCE, **OUTPUT}, TAKEN)
     source = find_source(found.names[0], best=found.own["best"])
     settings = source.settings(found.own["config"], found.overrides)
     settings = replace(
         settings,
-        # What concerns training alone is left out, as a launch may not have what it needs.
-        data=replace(settings.data, decoder="pil"),  # of validation images
+        # Turn off options of training only: this launch may lack what they need.
+        data=replace(settings.data, decoder="pil"),  # as for validation images in training
         model=replace(settings.model, weights=None, split=None, recompute=False, sync_bn=False),
         run=replace(settings.run, fp16_compression=False),
         launch=found.launch,
@@ -150,7 +154,7 @@ def _plan(argv: list[str]) -> Plan:
 
 
 def _evaluate(plan: Plan, comm: Communicator) -> None:
-    """Evaluate on all ranks; rank 0 reads the checkpoint, and tells of the result."""
+    """Evaluate on all ranks; rank 0 reads the checkpoint and reports the result."""
     settings = plan.settings
     if plan.output:
         run_on_root(comm, lambda: _make_folder(plan))
@@ -174,7 +178,7 @@ def _evaluate(plan: Plan, comm: Communicator) -> None:
     log.info(
         "%s%s on the validation set of %s, %d rank(s) on %s",
         shared["checkpoint"],
-        ", the average of the weights," if shared["average"] else "",
+        " (average of the weights)" if shared["average"] else "",
         *(settings.data.dataset, comm.world.size, comm.device.type),
     )
     result = evaluate(trained, loader, batch_size=settings.train.val_batch_size, limit=len(parts.validation))
@@ -190,28 +194,28 @@ def _evaluate(plan: Plan, comm: Communicator) -> None:
 
 
 def _make_folder(plan: Plan) -> None:
-    """Make the folder for the results, before there are any."""
+    """Create the folder for the results, before the evaluation begins."""
     folder, own = plan.output, plan.source.run or plan.source.path
     assert folder
     if folder.resolve().is_relative_to(own.resolve()):
         raise ConfigError(
-            "folder-in-use", f"--output {folder} is inside {own}, which a run may be using: name another folder."
+            "folder-in-use", f"--output {folder} is inside {own}, which a run may be using: choose another folder."
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
-            raise ConfigError("file-exists", f"--output {folder} is not empty: name another folder.")
+            raise ConfigError("file-exists", f"--output {folder} is not empty: choose another folder.")
     except OSError as error:
-        raise ConfigError("cannot-write", f"--output {folder} cannot be made: {error.strerror}.") from error
+        raise ConfigError("cannot-write", f"--output {folder} cannot be created: {error.strerror}.") from error
 
 
 class Read(NamedTuple):
-    """What rank 0 has read."""
+    """The data that rank 0 has read."""
 
     checkpoint: Checkpoint
-    """Its component "model" alone, which is what is to be evaluated."""
+    """The checkpoint, with only the component "model": the weights to evaluate."""
     facts: dict[str, Any]
-    """Its path, and whether that is the average."""
+    """The checkpoint's path, and whether the weights are the moving average."""
 
 
 def _read(plan: Plan) -> Read:
@@ -223,11 +227,11 @@ def _read(plan: Plan) -> Read:
 
 
 def _model(settings: Settings, comm: Communicator, found: Checkpoint | None, dataset: Dataset) -> nn.Module:
-    """Return the model on this rank's device, with the weights that rank 0 has ``found``, ready to be evaluated."""
+    """Return the model on this rank's device with the weights ``found`` on rank 0; compile it if configured."""
     model = initial_model(settings, shape=dataset.shape, classes=len(dataset.classes))
     try:
         restored = restore({"model": model}, found, comm)
-    except RuntimeError as error:  # load_state_dict names what differs
+    except RuntimeError as error:  # the message of load_state_dict lists the differences
         said = " ".join(str(error).split())
         raise ConfigError(
             "different-model", f"{settings.model.arch} is not the model of the checkpoint: {said}"
@@ -241,7 +245,7 @@ def _model(settings: Settings, comm: Communicator, found: Checkpoint | None, dat
 
 
 def _write(plan: Plan, facts: Mapping[str, Any], result: Evaluation, classes: Sequence[str]) -> None:
-    """Write the numbers, and their tables."""
+    """Write evaluation.json and the tables."""
     assert plan.output
     write_tables(result, classes, plan.output)
     numbers = {

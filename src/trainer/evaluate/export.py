@@ -1,4 +1,4 @@
-"""``trainer export RUN FILE``: the weights of a run, with all that plain torch needs to classify an image by them."""
+"""``trainer export RUN FILE``: write a run's weights with the metadata that plain torch needs to classify images."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from slipway.checkpoint.header import Header
 from trainer.config import arguments
 from trainer.config.errors import UsageError
 from trainer.config.settings import Config
+from trainer.engine.checkpoint import IMAGES
 from trainer.evaluate.trained_run import (
     check_config,
     find_source,
     model_of,
     read_trained,
 )
-from trainer.training.checkpoint import IMAGES
 
 NAME = "export"
 SUFFIXES = (SAFETENSORS, ".pt", ".pth")
 
 
 def main(argv: list[str]) -> int:
-    """Export as ``argv`` says; return the exit code.
+    """Export the run in ``argv``; return the exit code.
 
     Raises:
-        SlipwayError: if there is nothing to export, or the file cannot be written.
+        SlipwayError: if the run has no usable checkpoint or the file cannot be written.
     """
     found = arguments.read(NAME, argv, arguments.SOURCE, {})
     target = Path(found.names[1])
     if target.suffix == ".onnx":
         raise UsageError(
             "export-format",
-            f"export: {target}: ONNX is not written here, as torch's exporter needs packages that the trainer does not "
-            "(onnxscript); torch.onnx.export takes the model with the weights of a .pt file.",
+            f"export: {target}: ONNX is not supported, because torch's exporter needs packages that the trainer does "
+            "not need (onnxscript): export a .pt file, load it into the model, and call torch.onnx.export.",
         )
     if target.suffix not in SUFFIXES:
         raise UsageError("export-format", f"export: {target} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}.")
@@ -57,7 +57,7 @@ def main(argv: list[str]) -> int:
 
 
 def _about(header: Header, config: Config) -> dict[str, Any]:
-    """Return what goes beside the weights, all of it text, numbers and lists."""
+    """Return the metadata stored with the weights: only strings, numbers and lists."""
     found = header.facts[IMAGES]
     return {
         "arch": config.model.arch,

@@ -1,6 +1,6 @@
-"""What a run has trained, read without a trace: no lock is taken, nothing in the run folder changes.
+"""Read-only access to trained runs: takes no lock and changes nothing in the run folder.
 
-The run may be under way, or its folder read-only, or another user's. Only rank 0 reads checkpoints.
+The run may be active, and its folder may be read-only or another user's. Only rank 0 reads checkpoints.
 """
 
 from __future__ import annotations
@@ -12,79 +12,79 @@ from typing import NamedTuple, TypeVar
 
 from torch import Tensor
 
+from slipway.base.bounded_read import read_start
 from slipway.base.contract import BEST, CHECKPOINTS, CONFIG, checkpoint_folder
 from slipway.base.errors import AllDamagedError, SlipwayError
-from slipway.base.reading import read_start
-from slipway.checkpoint.folder import MANIFEST, Checkpoint, DamagedError, read_checkpoint
+from slipway.checkpoint.format import MANIFEST, Checkpoint, DamagedError, read_checkpoint
 from slipway.checkpoint.header import Header
 from slipway.checkpoint.store import CheckpointStore
 from trainer.config.cli import Tables, load
 from trainer.config.errors import ConfigError, UsageError
 from trainer.config.settings import Config, Settings
 from trainer.data.sets import Dataset
-from trainer.training.checkpoint import IMAGES, differences, identity_of, is_of_trainer
+from trainer.engine.checkpoint import IMAGES, differences, identity_of, is_of_trainer
 
 T = TypeVar("T")
 
 LOOKS = 5
-"""How often a checkpoint is looked for that a run under way discards in the meantime."""
+"""Number of read attempts while an active run replaces the checkpoint."""
 AVERAGE = "ema"
 
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """Where a trained model is: a run folder, or one checkpoint."""
+    """Location of a trained model: a run folder or one checkpoint."""
 
     path: Path
-    """As it was named."""
+    """The path as the user gave it."""
     best: bool
-    """Whether the best checkpoint of a run is meant, not the newest."""
+    """Whether to use the run's best checkpoint instead of the newest."""
     run: Path | None
-    """The run folder; None for a checkpoint that lies elsewhere."""
+    """The run folder; None for a checkpoint outside a run folder."""
 
     @property
     def is_checkpoint(self) -> bool:
-        """Whether one checkpoint is named."""
+        """Whether ``path`` is a single checkpoint."""
         return self.run != self.path
 
     def settings(self, config: str, overrides: Tables) -> Settings:
-        """Return the settings of the run: of its config.toml, or of the file ``config``, below ``overrides``.
+        """Return the settings in the run's config.toml, or in the file ``config`` if not "", with ``overrides``.
 
         Raises:
-            ConfigError: if there is no such file, or its content is no configuration.
+            ConfigError: if the file does not exist or is not a valid configuration.
         """
         path = Path(config) if config else self.run and self.run / CONFIG
         if path is None:
             raise ConfigError(
                 "missing-config",
-                f"{self.path} is a checkpoint outside of a run folder: name a copy of the run's {CONFIG} by --config.",
+                f"{self.path} is a checkpoint outside a run folder: pass a copy of the run's {CONFIG} with --config.",
             )
         try:
-            read_start(path, limit=1)  # toml's reader would wait for a FIFO
+            read_start(path, limit=1)  # the TOML reader would block on a FIFO
         except FileNotFoundError as error:
-            of_run = f"{self.run} has no {CONFIG}, so no run of the trainer has begun there; --config names a copy."
-            raise ConfigError("missing-config", f"there is no {path}." if config else of_run) from error
+            of_run = f"{self.run} has no {CONFIG}: no trainer run has begun there. Pass a copy with --config."
+            raise ConfigError("missing-config", f"{path} does not exist." if config else of_run) from error
         except OSError as error:
             raise ConfigError("cannot-read", f"{path} cannot be read: {error.strerror}.") from error
         return load(path, overrides)
 
 
 def find_source(name: str, *, best: bool) -> TrainedRun:
-    """Return what ``name`` names: a run folder, or a checkpoint, also by ``checkpoints/latest`` or ``best``.
+    """Return the run folder or checkpoint at path ``name``, which may be a link: ``checkpoints/latest`` or ``best``.
 
     Raises:
-        ConfigError: if it is neither.
-        UsageError: for the best of one checkpoint.
+        ConfigError: if ``name`` is neither a run folder nor a checkpoint.
+        UsageError: if ``best`` is set for a single checkpoint.
     """
     path = Path(name)
     if (path / MANIFEST).exists():
         if best:
-            raise UsageError("flag-conflict", f"--best chooses from a run folder, and {name} is one checkpoint.")
+            raise UsageError("flag-conflict", f"--best needs a run folder; {name} is a single checkpoint.")
         folder = path.resolve().parent
         return TrainedRun(path, best, folder.parent if folder.name == CHECKPOINTS else None)
     if not path.is_dir():
-        what = "is no folder" if path.exists() else "does not exist"
-        raise ConfigError("not-a-run", f"{name} {what}: name a run folder, or a checkpoint of one.")
+        what = "is not a folder" if path.exists() else "does not exist"
+        raise ConfigError("not-a-run", f"{name} {what}: pass a run folder or one of its checkpoints.")
     if not (path / CHECKPOINTS).is_dir():
         raise ConfigError(
             "not-a-run", f"{name} is neither a run folder (with {CHECKPOINTS}/) nor a checkpoint (with {MANIFEST})."
@@ -93,11 +93,11 @@ def find_source(name: str, *, best: bool) -> TrainedRun:
 
 
 def read_trained(source: TrainedRun) -> tuple[Path, Checkpoint]:
-    """Return the checkpoint that ``source`` means, and its path: of a run, the newest valid one, or the best.
+    """Return the path and content of the checkpoint that ``source`` selects: for a run, the newest valid or the best.
 
     Raises:
-        ConfigError: if there is none, or what is there is damaged, or not the trainer's.
-        SlipwayError: if the disk does not answer.
+        ConfigError: if there is no checkpoint, or it is damaged or not from the trainer.
+        SlipwayError: if a file cannot be read.
     """
     try:
         path, found = _read(source)
@@ -110,8 +110,8 @@ def read_trained(source: TrainedRun) -> tuple[Path, Checkpoint]:
     if not is_of_trainer(found):
         raise ConfigError(
             "checkpoint-of-script",
-            f"{path} is of a script with a Session, not of the trainer: that script evaluates it, "
-            "and `slipway export` writes its weights.",
+            f"{path} is from a user script with a Session, not from the trainer: evaluate it with that script, "
+            "or write its weights with `slipway export`.",
         )
     return path, found
 
@@ -122,7 +122,9 @@ def _read(source: TrainedRun) -> tuple[Path, Checkpoint]:
     elif source.best:
         link = source.path / CHECKPOINTS / BEST
         if not link.exists():
-            raise ConfigError("no-best-checkpoint", f"{source.path} has no best checkpoint yet: nothing was evaluated.")
+            raise ConfigError(
+                "no-best-checkpoint", f"{source.path} has no best checkpoint yet: the run has not evaluated."
+            )
         path, found = _while_it_is_replaced(link.resolve, lambda: _named(link.resolve()))
     else:
         store = CheckpointStore(source.path / CHECKPOINTS, keep=1)
@@ -142,12 +144,13 @@ def _named(path: Path) -> tuple[Path, Checkpoint]:
     except DamagedError as error:
         raise ConfigError(
             "damaged-checkpoint",
-            f"the checkpoint {path} is damaged: {error}. The run folder, without --best, means its newest valid one.",
+            f"the checkpoint {path} is damaged: {error}. Pass the run folder without --best to use the newest valid "
+            "checkpoint.",
         ) from error
 
 
 def _while_it_is_replaced(which: Callable[[], Path | None], read: Callable[[], T]) -> T:
-    """Return ``read()``, which is tried again as long as it fails and ``which()`` is another checkpoint by then."""
+    """Return ``read()``; if it fails and ``which()`` has changed meanwhile, try again, up to ``LOOKS`` times."""
     for _ in range(LOOKS):
         before = which()
         try:
@@ -159,53 +162,53 @@ def _while_it_is_replaced(which: Callable[[], Path | None], read: Callable[[], T
 
 
 class Model(NamedTuple):
-    """A model's state out of a checkpoint."""
+    """A model's state from a checkpoint."""
 
     state: dict[str, Tensor]
     is_average: bool
 
 
 def model_of(found: Checkpoint, *, average: bool) -> Model:
-    """Return the state_dict of the average of the weights, where there is one and ``average``; else of the weights."""
+    """Return the state_dict of the averaged weights if ``average`` is set and they exist, otherwise of the weights."""
     if average and AVERAGE in found.tensors:
         return Model({name: value for name, value in found.tensors[AVERAGE].items() if name != "n_averaged"}, True)
     return Model(found.tensors["model"], False)
 
 
 def check_config(header: Header, config: Config) -> None:
-    """Make sure that ``config`` is of the run that wrote a checkpoint with that ``header``.
+    """Check that ``config`` belongs to the run that wrote the checkpoint with ``header``.
 
     Raises:
-        ConfigError: if not, naming each key and both values.
+        ConfigError: if it does not; the message lists each differing key with both values.
     """
     if changed := differences(header, identity_of(config)):
-        raise ConfigError("different-run", f"the configuration is of another run than the checkpoint: {changed}.")
+        raise ConfigError("different-run", f"the configuration and the checkpoint belong to different runs: {changed}.")
 
 
 def check_data(header: Header, dataset: Dataset, config: Config) -> str:
-    """Make sure that the model of a checkpoint with that ``header`` fits ``dataset``, its training part.
+    """Check that the model of the checkpoint with ``header`` fits ``dataset``, the training part.
 
     Returns:
-        What is to be warned of; "" for nothing.
+        A warning; "" if there is none.
 
     Raises:
-        ConfigError: if not, saying in what.
+        ConfigError: if classes or image shape differ; the message states the difference.
     """
     where, identity = f"the data in {config.data.data_dir}", header.facts["identity"]
     for name, found in {"classes": len(dataset.classes), "image shape": list(dataset.shape)}.items():
         if identity[name] != found:
             raise ConfigError(
-                "different-data", f"{where} are not those of the model: {name} was {identity[name]} and is {found}."
+                "different-data", f"{where} do not match the model: {name} was {identity[name]} and is {found}."
             )
     classes = header.facts[IMAGES]["classes"]
     for number, (before, now) in enumerate(zip(classes, dataset.classes, strict=True)):
         if before != now:
             raise ConfigError(
-                "different-data", f"{where} are not those of the model: class {number} was {before!r} and is {now!r}."
+                "different-data", f"{where} do not match the model: class {number} was {before!r} and is {now!r}."
             )
     if identity["training samples"] != len(dataset):
         return (
-            f"{where} have {len(dataset)} training samples, and the run had {identity['training samples']}: where the "
-            "validation set is split from them, it may hold images that the model was trained on"
+            f"{where} have {len(dataset)} training samples; the run had {identity['training samples']}. If the "
+            "validation set is split from them, it may contain images that the model was trained on"
         )
     return ""

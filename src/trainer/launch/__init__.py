@@ -1,1 +1,1 @@
-"""How ranks start and end: spawned here, by a launcher, or on the nodes of a Dask client."""
+"""Start and end of ranks: spawned here, by a launcher, or on the nodes of a Dask client."""

@@ -1,4 +1,4 @@
-"""How a process of the trainer ends: with the exit code of what it did, or of an error, of which it tells."""
+"""Exit codes of the trainer's processes, and the report of the error that ends one."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Callable
 from slipway.base.errors import SlipwayError, code_of, message_of
 from trainer.config.errors import ConfigError
 
-REMEDY = "take the image, or an environment made by build/setup, or pip install '.[train]' in a clone."
-"""For a Python that lacks something, as the base install does, which is made for ``jobgen`` on login nodes."""
+REMEDY = "use the image or an environment made by build/setup, or run pip install '.[train]' in a clone."
+"""Remedy for a Python that lacks a package, such as the base install, which is for ``jobgen`` on login nodes."""
 
 
 def exit_code_of(work: Callable[[], int], *, leave: Callable[[SlipwayError], None] | None = None) -> int:
-    """Return the exit code of ``work``, or of its error: in one line, and with a traceback if it is not a user's.
+    """Run ``work`` and return its exit code; print an error as one line, after a traceback if it is not a SlipwayError.
 
     Args:
-        work: what the process does.
-        leave: leaves an error for the job script; for a rank.
+        work: the process's work; returns an exit code.
+        leave: writes an error where the job script reads it; for ranks only.
     """
     try:
         return _missing_module_explained(work)

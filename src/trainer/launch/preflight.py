@@ -1,7 +1,7 @@
-"""``python -m trainer.launch.preflight ARGUMENTS``: whether the trainer would start on this node with them.
+"""``python -m trainer.launch.preflight ARGUMENTS``: check whether the trainer can start on this node.
 
-A job script runs it once on each node before it starts any rank: in a second, and in words, it tells what would
-otherwise be a hundred tracebacks. It looks at what only the node can see; the script itself has looked at the rest.
+A job script runs it once on each node before it starts any rank. It takes about a second and prints one message
+instead of a traceback from each rank. It checks what only the node can see; the job script has checked the rest.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ NEEDED = (
     "torchvision",
     "tqdm",
 )
-"""Packages that the trainer imports, whatever it is asked for."""
+"""Packages that the trainer always imports."""
 
 BUNDLED = ("digits", "synthetic")
 """Data sets that need no folder."""
 FAMILIES = ("Open MPI", "Intel", "MVAPICH", "MPICH", "Hydra")
-"""How implementations of MPI, and their launchers, call themselves."""
+"""Names of MPI implementations in their own version strings and in their launchers'."""
 OLDEST_PMIX = [2, 1]
-"""From here on, PMIx on one side speaks to any other one on the other (its FAQ, on containers)."""
+"""Oldest PMIx version that is compatible with all later ones (the PMIx FAQ, on containers)."""
 
 
 def main() -> int:
-    """Check this node and return the exit code: 0, 2 for a wrong flag, or 78."""
+    """Check this node and return the exit code: 0, 2 for a wrong option, or 78."""
     try:
         check_packages()
-        from trainer.config.cli import parse  # noqa: PLC0415 -- it needs some of them
+        from trainer.config.cli import parse  # noqa: PLC0415 -- it needs some of these packages
 
         settings = parse(sys.argv[1:])
         environment = read_environment(os.environ)
@@ -65,25 +65,25 @@ def main() -> int:
 
 
 def check_packages() -> None:
-    """Make sure that this Python has what the trainer imports: published images hold torch and little else.
+    """Check that this Python has the packages that the trainer imports: published images hold torch and little else.
 
     Raises:
-        ConfigError: naming all that is missing.
+        ConfigError: if packages are missing. The message lists them.
     """
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise ConfigError(
             "missing-package",
-            f"this Python ({sys.executable}) lacks {', '.join(missing)}: take an image that `make image` built, or "
-            "run a script of your own (SLIPWAY_SCRIPT) in this one.",
+            f"this Python ({sys.executable}) lacks {', '.join(missing)}: use an image that `make image` built, or run "
+            "a user script (SLIPWAY_SCRIPT) in this one.",
         )
 
 
 def check_folders(settings: Settings) -> None:
-    """Make sure that data can be read and the run folder written from here.
+    """Check that this node can read the data and write to the run folder.
 
     Raises:
-        ConfigError: naming the folder.
+        ConfigError: if not. The message has the folder's path.
     """
     data, output = Path(settings.data.data_dir), Path(settings.launch.output_dir or "")
     name = settings.data.dataset
@@ -91,7 +91,7 @@ def check_folders(settings: Settings) -> None:
     if needs_folder and not os.access(data, os.R_OK if data.is_file() else os.R_OK | os.X_OK):
         raise ConfigError(
             "data-unreadable",
-            f"cannot read --data-dir {data}: is it on a disk of all nodes, and bound into the container?",
+            f"cannot read --data-dir {data}: is it on a disk that all nodes share, and bound into the container?",
         )
     try:
         with tempfile.NamedTemporaryFile(dir=output, prefix=".preflight."):
@@ -105,10 +105,10 @@ def check_folders(settings: Settings) -> None:
 
 
 def check_plugins(config: Config) -> None:
-    """Import models and data sets of the user's own.
+    """Import the user-defined model and data set, if any.
 
     Raises:
-        ConfigError: naming what cannot be found from here.
+        ConfigError: if one cannot be imported on this node. The message has its name.
     """
     for option, name in {"--dataset": config.data.dataset, "--arch": config.model.arch}.items():
         if SEPARATOR in name:
@@ -116,11 +116,11 @@ def check_plugins(config: Config) -> None:
 
 
 def check_lock(folder: Path, environment: Environment) -> None:
-    """Make sure that no other run owns ``folder``: the job script is going to put its own files there.
+    """Check that no other run owns ``folder``, because the job script will write its own files there.
 
     Raises:
-        FolderInUseError: naming the owner.
-        FolderNotWritableError: if there is no telling.
+        FolderInUseError: if another run does. The message has the owner.
+        FolderNotWritableError: if the lock cannot be checked.
     """
     try:
         Lock(folder, job_id=environment.job_id, attempt=environment.attempt).require_free()
@@ -129,14 +129,16 @@ def check_lock(folder: Path, environment: Environment) -> None:
 
 
 def check_mpi(outside: str, pmix: str) -> None:
-    """Compare the MPI that is going to start the ranks with the one in here.
+    """Compare the MPI that will start the ranks with the MPI in this environment.
 
-    ``outside`` is what ``mpirun --version`` or ``srun --mpi=list`` said there, "" for a run without MPI; ``pmix`` the
-    version of the PMIx by which it tells ranks of each other, "" if this process was started in another way. Ranks
-    that a foreign MPI starts would each be rank 0 of 1.
+    If they do not match, each rank would be rank 0 of a world of size 1.
+
+    Args:
+        outside: the node's output of ``mpirun --version`` or ``srun --mpi=list``; "" for a run without MPI.
+        pmix: version of the PMIx that started this process; "" if this process was started in another way.
 
     Raises:
-        ConfigError: if the ranks could not find each other.
+        ConfigError: if the ranks could not connect to each other.
     """
     if not outside:
         return
@@ -147,46 +149,48 @@ def check_mpi(outside: str, pmix: str) -> None:
 
     inside = " ".join(Get_library_version().split(",")[0].replace("\0", "").split())
     remedy = "Use horovod-gloo, which needs no MPI, or an image built with the MPI of the nodes."
-    if "plugin" in outside:  # srun lists what it can speak
+    if "plugin" in outside:  # the output of srun --mpi=list
         if "pmix" not in outside or "Open MPI" not in inside:
             raise ConfigError(
-                "mpi-mismatch", f"{inside} needs PMIx, and srun offers {' '.join(outside.split()[4:])}. {remedy}"
+                "mpi-mismatch", f"{inside} needs PMIx, but srun supports only {' '.join(outside.split()[4:])}. {remedy}"
             )
     elif _family(outside) != _family(inside):
         raise ConfigError(
-            "mpi-mismatch", f"the ranks' MPI is {inside}, and what starts them {outside.splitlines()[0]}. {remedy}"
+            "mpi-mismatch", f"the ranks' MPI is {inside}, but their launcher is {outside.splitlines()[0]}. {remedy}"
         )
     if pmix and [int(number) for number in re.findall(r"\d+", pmix)[:2]] < OLDEST_PMIX:
         raise ConfigError(
-            "mpi-mismatch", f"the nodes' PMIx {pmix} cannot speak to newer ones, such as that of {inside}. {remedy}"
+            "mpi-mismatch",
+            f"the nodes' PMIx {pmix} is not compatible with newer ones, such as that of {inside}. {remedy}",
         )
 
 
 def _family(version: str) -> tuple[str, str]:
-    """Return the name of an MPI and its major version."""
+    """Return the name of an MPI implementation and its major version."""
     name = next((name for name in FAMILIES if name.lower() in version.lower()), version)
     number = re.search(r"\d+(?=\.\d)", version)
     return name, number[0] if number else ""
 
 
 def check_device(settings: Settings, environment: Environment) -> None:
-    """Compare torch with the driver and the GPUs, these with the ranks, and allocate on every one that is visible here.
+    """Check the driver and the number of GPUs, and allocate memory on each visible GPU.
 
     Raises:
-        ConfigError: if GPUs are asked for and there are too few, or one does not work.
+        ConfigError: if the settings require GPUs and there are too few, or if one does not work.
     """
     requested = settings.launch.device
     if requested == "cpu":
         return
-    import torch  # noqa: PLC0415 -- it takes seconds, and a wrong folder should not wait for it
+    import torch  # noqa: PLC0415 -- it takes seconds, and the error for a wrong folder should not wait for it
 
-    from trainer.parallel.device import check_gpus  # noqa: PLC0415 -- likewise
+    from trainer.parallel.device import check_gpus  # noqa: PLC0415 -- it imports torch, too
 
     check_gpus()
     count = torch.cuda.device_count()
     if requested == "cuda" and not count:
         raise ConfigError(
-            "no-gpu", "--device cuda, but torch sees no GPU: ask the scheduler for some, or set SLIPWAY_DEVICE=cpu."
+            "no-gpu",
+            "--device cuda, but torch finds no GPU: request GPUs from the scheduler, or set SLIPWAY_DEVICE=cpu.",
         )
     check_gpu_count(settings, environment, count)
     for index in range(count):
@@ -195,18 +199,18 @@ def check_device(settings: Settings, environment: Environment) -> None:
         except RuntimeError as error:
             reason = str(error).partition("\n")[0]
             raise ConfigError(
-                "broken-gpu", f"GPU {index} does not work: {reason}; what does nvidia-smi say there?"
+                "broken-gpu", f"GPU {index} does not work: {reason}; run nvidia-smi on this node."
             ) from error
 
 
 def check_gpu_count(settings: Settings, environment: Environment, count: int) -> None:
-    """Compare the GPUs that the ranks of this node take with those that torch sees here, which are ``count``.
+    """Compare the GPUs that this node's ranks need with ``count``, the GPUs that torch finds here.
 
-    Where ranks are going to be bound to GPUs of their own, this process, which is no rank, may see all of the node's or
-    a part of them: there the numbers of the plan are compared.
+    If the job binds each rank to its own GPUs, this process is not a rank and may see all of the node's GPUs or only
+    some. Compare only the planned numbers then.
 
     Raises:
-        ConfigError: if they are too few, naming the setting.
+        ConfigError: if there are too few GPUs. The message has the setting to change.
     """
     from trainer.parallel.device import devices_of_rank  # noqa: PLC0415 -- it imports torch
 
@@ -218,25 +222,25 @@ def check_gpu_count(settings: Settings, environment: Environment, count: int) ->
         if each != int(bound):
             raise ConfigError(
                 "too-few-gpus",
-                f"each rank takes {each} GPU(s), and the job binds it to {bound}: set SLIPWAY_DEVICES_PER_RANK={each}.",
+                f"each rank needs {each} GPU(s), but the job binds it to {bound}: set SLIPWAY_DEVICES_PER_RANK={each}.",
             )
         return
-    if count == each == 1:  # a launcher may have bound this process, and be going to bind each rank, to one GPU
+    if count == each == 1:  # a launcher may bind this process, and later each rank, to one GPU
         return
     if each * int(ranks) > count:
         raise ConfigError(
             "too-few-gpus",
-            f"{ranks} rank(s) with {each} GPU(s) each take {each * int(ranks)} on a node, and torch sees {count} here: "
+            f"{ranks} rank(s) with {each} GPU(s) each need {each * int(ranks)} per node, but torch finds {count} here: "
             + _fewer_ranks(each, count),
         )
 
 
 def _fewer_ranks(each: int, count: int) -> str:
-    """Return what to set so that ranks of ``each`` GPUs find them among ``count``."""
+    """Return the remedy that fits ranks of ``each`` GPUs into ``count``."""
     if each == 1:
-        return f"set SLIPWAY_RANKS_PER_NODE={count}, or ask the scheduler for more."
+        return f"set SLIPWAY_RANKS_PER_NODE={count}, or request more GPUs from the scheduler."
     if each > count:
-        return f"ask the scheduler for at least {each} on each node, and set SLIPWAY_DEVICES_PER_RANK={each}."
+        return f"request at least {each} per node from the scheduler, and set SLIPWAY_DEVICES_PER_RANK={each}."
     return f"set SLIPWAY_DEVICES_PER_RANK={each}, and leave SLIPWAY_RANKS_PER_NODE empty or set it to {count // each}."
 
 

@@ -1,4 +1,4 @@
-"""One rank's life: join the world, train, and leave it in good order."""
+"""Entry point of a rank: connect to the other ranks, train, and shut down."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from slipway.base import startup
+from slipway.base import startup_time
 from slipway.base.cause import leave_cause
 from slipway.base.environment import Environment, Launcher, World
 from slipway.base.errors import SlipwayError, code_of, is_retryable, labelled, message_of, slug_of
@@ -28,26 +28,26 @@ from trainer.train import run
 
 
 def run_rank(settings: Settings, request: StopRequest, environment: Environment) -> int:
-    """Train as one rank of the world that the launcher made, and return the exit code.
+    """Train as one of the ranks that the launcher started, and return the exit code.
 
     Raises:
-        SlipwayError: if this rank cannot join it.
+        SlipwayError: if this rank cannot connect to the others.
     """
     launch = settings.launch
-    startup.mark(startup.IMPORTS)
+    startup_time.mark(startup_time.IMPORTS)
     try:
         comm, strategy = connect(settings, environment, request)
-        startup.mark(startup.RANKS)
+        startup_time.mark(startup_time.RANKS)
         request.answers = comm.world.is_root
     except SlipwayError as error:
-        # Ranks that MPI starts do not know their numbers yet; these errors are the same on all of them.
+        # Ranks started by MPI do not have their numbers yet; these errors are the same on all ranks.
         if launch.output_dir and environment.may_be_root and not error.retryable:
             RunFolder(Path(launch.output_dir)).refuse(error, environment)
         raise
     start_logging(comm.world)
     try:
         reason = run(_name_folder(settings, comm), comm, strategy, request, environment)
-    except Exception as error:  # noqa: BLE001 -- it is reported, and the process ends
+    except Exception as error:  # noqa: BLE001 -- abandon() reports it and ends the process
         if isinstance(error, SlipwayError):
             leave_cause(error, folder=launch.output_dir, variables=environment.variables)
         abandon(error, comm.world)
@@ -55,7 +55,7 @@ def run_rank(settings: Settings, request: StopRequest, environment: Environment)
 
 
 def leave(comm: Communicator, environment: Environment, reason: Reason) -> int:
-    """Leave the world in good order; return the exit code, or, as one of several ranks, end this process with it."""
+    """Close ``comm`` and return the exit code; if there are several ranks, end this process with it instead."""
     comm.close()
     code = environment.exit_code(reason, ranks=comm.world.size)
     alone = comm.world.size == 1 and environment.launcher is not Launcher.TORCHRUN
@@ -63,7 +63,7 @@ def leave(comm: Communicator, environment: Environment, reason: Reason) -> int:
 
 
 def start_logging(world: World) -> None:
-    """Let rank 0 tell everything on standard output, and the others only what is wrong with them."""
+    """Make rank 0 log everything on standard output, and the other ranks only warnings and errors."""
     logging.basicConfig(
         stream=sys.stdout,
         format="%(message)s" if world.is_root else f"[rank {world.rank}] %(message)s",
@@ -73,17 +73,17 @@ def start_logging(world: World) -> None:
 
 
 def _name_folder(settings: Settings, comm: Communicator) -> Settings:
-    """Return ``settings`` with a run folder, the same on all ranks though their clocks may differ."""
-    what = f"{settings.data.dataset}-{settings.model.arch}".replace(":", ".")  # of plug-ins
+    """Return ``settings`` with a run folder, the same on all ranks even if their clocks differ."""
+    what = f"{settings.data.dataset}-{settings.model.arch}".replace(":", ".")  # plugin names contain ":"
     name = settings.launch.output_dir or f"runs/{what}-{time.strftime('%Y%m%d-%H%M%S')}"
     return replace(settings, launch=replace(settings.launch, output_dir=broadcast_json(comm, name)))
 
 
 def abandon(error: Exception, world: World) -> NoReturn:
-    """Tell of ``error`` and end this process, without waiting for peers that may be gone or stuck.
+    """Report ``error`` and end this process without waiting for peers, which may have ended or hang.
 
-    So the others notice within seconds: their connections break, and their launcher sees an exit code. A checkpoint
-    that is being written is finished first.
+    The other ranks notice within seconds, because their connections break, and the launcher receives an exit code.
+    ``run`` has already finished any checkpoint being written.
     """
     with contextlib.suppress(OSError):  # the terminal is gone
         _report(error, world)
@@ -103,23 +103,23 @@ def _report(error: Exception, world: World) -> None:
 
 
 def _in_a_line(error: Exception) -> str:
-    """Return what ``error``, which is none of ours, means to a user; "" where only its traceback tells."""
+    """Return a one-line message for a known ``error`` of other libraries; "" if the traceback must explain it."""
     if lost_peer(error):
         said = str(error).partition("\n")[0]
-        return f"lost contact with another rank; look for the one that ended first ({said})"
+        return f"lost the connection to another rank; find the rank that ended first ({said})"
     if worker := lost_worker(error):
         limits = "; ".join([*describe_shared_memory(), *describe_memory()])
-        return f"{worker}; {limits}: lower --workers, or ask for more memory"
-    if isinstance(error, OSError) and not is_retryable(error):  # a full disk, say
+        return f"{worker}; {limits}: lower --workers, or request more memory"
+    if isinstance(error, OSError) and not is_retryable(error):  # for example a full disk
         return str(error)
     return ""
 
 
 def _end(code: int) -> NoReturn:
-    """End this process without taking down the interpreter; ``run`` has waited for the writer of checkpoints.
+    """End this process without finalizing the interpreter; ``run`` has waited for the checkpoint writer.
 
-    There, threads of a communication library that still hold a Python object wait for ever after an error, and with
-    torch 2.13 they abort one process in some hundred after success.
+    During finalization, threads of a communication library that still hold a Python object wait forever after an
+    error, and with torch 2.13 they abort about one process in some hundred after success.
     """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # the terminal is gone

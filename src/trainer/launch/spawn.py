@@ -1,4 +1,4 @@
-"""``--nproc-per-node N``, or auto: ranks on this machine, without torchrun."""
+"""``--nproc-per-node N`` or auto: start ranks on this machine without torchrun."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import NoReturn
 
-from slipway.base import startup
+from slipway.base import startup_time
 from slipway.base.cause import leave_cause
 from slipway.base.contract import CAUSE_CODES, EXIT_STOPPED
 from slipway.base.environment import Environment, read_environment
@@ -33,33 +33,34 @@ from trainer.config.settings import Settings
 from trainer.launch.exits import exit_code_of
 
 Work = Callable[[Settings, StopRequest, Environment], int]
-"""What a rank does, a function that can be pickled; returns the exit code."""
+"""Function that a rank runs; it must be picklable and returns the exit code."""
 POLL = 0.1
-"""Seconds between two looks at the ranks."""
+"""Seconds between two checks of the ranks."""
 RANKS_PER_CPU = 8
-"""More on one are a slip of the fingers: they take all memory, and hours to start."""
+"""Most ranks per CPU; more are probably a typo, and would take all memory and hours to start."""
 GRACE = 30.0
-"""Seconds that ranks may take to end after another rank has failed, to save for instance, before they are killed."""
+"""Seconds that ranks have to end (for example to save) after another rank has failed, before they are killed."""
 
 
 def spawn(work: Work, settings: Settings, request: StopRequest, environment: Environment) -> int:
-    """Run ``work`` on as many ddp ranks as ``settings`` ask for; return the code of what failed first, or 75 or 0.
+    """Run ``work`` on the number of ddp ranks in ``settings``; return the exit code of the first failure, or 75 or 0.
 
-    The ranks meet at a file, so no port is opened for that. A request to stop is passed on to all of them. They are
-    forked from this process once it has imported what they need.
+    The ranks connect through a file, so this opens no port. ``spawn`` forwards a stop request to all ranks. This
+    process imports what the ranks need, and then forks them if that is safe.
 
     Raises:
-        ConfigError: if ranks of another backend are asked for, far more than there are CPUs, or more than there are
-            GPUs, or if another launcher has started this process.
+        ConfigError: if the settings ask for another backend, for far more ranks than CPUs, or for more ranks than GPUs,
+            or if another launcher has started this process.
     """
     if settings.launch.backend not in ("auto", "ddp"):
         raise ConfigError(
-            "conflicting-settings", f"--nproc-per-node starts ddp ranks, not {settings.launch.backend} ones."
+            "conflicting-settings", f"--nproc-per-node starts ddp ranks, not {settings.launch.backend} ranks."
         )
     if found := environment.siblings:
         raise ConfigError(
             "nested-launch",
-            f"--nproc-per-node under another launcher ({found.variable} is set) would start ranks of ranks.",
+            f"cannot use --nproc-per-node under another launcher ({found.variable} is set): each of its ranks would "
+            "start ranks.",
         )
     ranks = _ranks(settings)
     request.answers = False  # rank 0 does
@@ -77,12 +78,12 @@ def spawn(work: Work, settings: Settings, request: StopRequest, environment: Env
             code = _watch(processes, request)
         finally:
             _end(processes)
-    # A rank that was refused may end after those that failed because of it.
+    # A rank that found the cause may end after the ranks that failed because of it.
     return next((process.exitcode for process in processes if process.exitcode in CAUSE_CODES), code)
 
 
 def train(settings: Settings, request: StopRequest, environment: Environment) -> int:
-    """Train as one rank, and return the exit code; see ``trainer.launch.rank.run_rank``."""
+    """Train as one rank and return the exit code; see ``trainer.launch.rank.run_rank``."""
     from trainer.launch.rank import run_rank  # noqa: PLC0415 -- with torch
 
     leave = partial(leave_cause, folder=settings.launch.output_dir, variables=environment.variables)
@@ -93,43 +94,44 @@ def _start(processes: Sequence[BaseProcess]) -> None:
     """Start all ranks, or none.
 
     Raises:
-        TrainerError: if one cannot be started.
+        TrainerError: if a rank cannot be started.
     """
-    # A rank starts with these signals blocked and takes them once it listens: none can hit it before.
+    # A rank starts with these signals blocked, and unblocks them after it has installed its handlers.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         for process in processes:
             process.start()
     except OSError as error:
         started = [process for process in processes if process.pid]
-        for process in started:  # they wait for those that are missing
+        for process in started:  # they wait for the missing ranks
             process.kill()
             process.join()
         raise TrainerError(
             "cannot-start-rank",
-            f"cannot start rank {len(started)}: {error.strerror}: too many processes, or too little memory.",
+            f"cannot start rank {len(started)}: {error.strerror} (too many processes, or too little memory).",
         ) from error
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def _import_for_ranks() -> ForkContext | SpawnContext:
-    """Import what ranks need, and return how multiprocessing is to start them: by a fork if that is safe.
+    """Import the modules that ranks need, and return the start method for multiprocessing: fork if that is safe.
 
-    A fork takes over neither threads nor what they hold, so there must be none: a rank would wait for them for ever.
+    A fork does not copy threads, but it copies the locks that they hold, and a rank would wait for these forever. So
+    fork only if this process has no other threads.
     """
-    # An optimiser's first step imports torch._dynamo, which takes as long as all else.
+    # An optimizer's first step imports torch._dynamo, which takes as long as all other imports together.
     _import("torch._dynamo", "trainer.launch.rank", "trainer.parallel.ddp")
-    startup.mark(startup.IMPORTS)
+    startup_time.mark(startup_time.IMPORTS)
     if len([*Path("/proc/self/task").iterdir()]) == 1:
         return multiprocessing.get_context("fork")
-    resource_tracker.ensure_running()  # which spawning needs; started later, it would unblock signals
+    resource_tracker.ensure_running()  # spawning needs it; if started later, it would unblock signals
     return multiprocessing.get_context("spawn")
 
 
 def _import(*names: str) -> None:
-    """Import modules, so that their libraries have no threads; each rank sets its number of threads by torch."""
-    # OpenMP and OpenBLAS read their variables as they are loaded.
+    """Import modules without starting threads in their libraries; each rank sets its thread count through torch."""
+    # OpenMP and OpenBLAS read these variables when they are loaded.
     with _variables_set({"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}):
         for name in names:
             importlib.import_module(name)
@@ -147,54 +149,54 @@ def _variables_set(variables: dict[str, str]) -> Iterator[None]:
 
 
 def _run_rank(work: Work, settings: Settings, rank: int, ranks: int, launcher: int) -> NoReturn:
-    """Run ``work`` as one of the ranks, in a process of its own, and end that; ``launcher`` has started it."""
+    """Run ``work`` as one rank, and end this child process; ``launcher`` is the parent's process ID."""
     signal_on_parents_death(signal.SIGKILL)
-    if os.getppid() != launcher:  # it has died before
+    if os.getppid() != launcher:  # the launcher died before the call above
         os._exit(EXIT_STOPPED)
     os.environ |= _variables(rank, ranks)
-    Path("/proc/self/comm").write_text(f"trainer-rank{rank}", encoding="utf-8")  # by which ps and top tell them apart
+    Path("/proc/self/comm").write_text(f"trainer-rank{rank}", encoding="utf-8")  # shown by ps and top
     for number in SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, signal.SIG_DFL)  # a fork has the handlers of its parent
+            signal.signal(number, signal.SIG_DFL)  # a fork inherits its parent's handlers
     request = StopRequest()
     request.listen()
 
     def run() -> int:
         from slipway.rng.seeding import seed_generators  # noqa: PLC0415 -- with torch
 
-        seed_generators(secrets.randbits(63))  # a fork has the state of its parent
+        seed_generators(secrets.randbits(63))  # a fork inherits its parent's state
         return work(settings, request, read_environment(os.environ))
 
     sys.exit(exit_code_of(run))
 
 
 def _ranks(settings: Settings) -> int:
-    """Return how many ranks to start.
+    """Return the number of ranks to start.
 
     Raises:
-        ConfigError: if they are too many for the CPUs, or for the GPUs.
+        ConfigError: if there are too few CPUs or GPUs for the ranks.
     """
     number = settings.launch.nproc_per_node or 1
     if number != "auto":
         _require_cpus(number)
         if settings.launch.device == "cpu":
             return number
-    _import("trainer.parallel.device")  # here, and not in the child: with torch, which the ranks need anyway
-    startup.mark(startup.IMPORTS)
+    _import("trainer.parallel.device")  # here, not in the child: it imports torch, which the ranks need anyway
+    startup_time.mark(startup_time.IMPORTS)
     ranks = _in_a_fork(_ranks_for_gpus, settings)
-    startup.mark(startup.DEVICE)
+    startup_time.mark(startup_time.DEVICE)
     _require_cpus(ranks)
     return ranks
 
 
 def _in_a_fork(function: Callable[[Settings], int], settings: Settings) -> int:
-    """Return what ``function`` returns in a process of its own, as a process that has opened a GPU must not fork.
+    """Call ``function`` in a child process and return its result.
 
-    It is a fork, which keeps the handlers of signals, and no thread waits for it, as a process with threads must not
-    fork either.
+    A process that has opened a GPU must not fork, so the child opens it. The child is a fork, so it keeps the signal
+    handlers. This process waits for it without a thread, because a process with threads must not fork either.
 
     Raises:
-        TrainerError: if that process ends before it has answered, or what ``function`` raises.
+        TrainerError: if the child ends without a result. An error that ``function`` raises is raised here.
     """
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
@@ -212,7 +214,7 @@ def _in_a_fork(function: Callable[[Settings], int], settings: Settings) -> int:
         case Exception():
             raise answer
     raise TrainerError(
-        "broken-gpu", f"the process that counts GPUs ended with exit code {process.exitcode}: look at the driver."
+        "broken-gpu", f"the process that counts GPUs ended with exit code {process.exitcode}: check the driver."
     )
 
 
@@ -227,7 +229,7 @@ def _require_cpus(ranks: int) -> None:
     cpus = len(os.sched_getaffinity(0))
     if ranks > (most := RANKS_PER_CPU * cpus):
         raise ConfigError(
-            "too-few-cpus", f"--nproc-per-node {ranks}: with {cpus} CPU(s), at most {most} ranks can be started."
+            "too-few-cpus", f"--nproc-per-node {ranks}: this process has {cpus} CPU(s), enough for {most} ranks."
         )
 
 
@@ -243,19 +245,19 @@ def _ranks_for_gpus(settings: Settings) -> int:
 
 def _variables(rank: int, ranks: int) -> dict[str, str]:
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "TRAINER_WORLD_SIZE": ranks, "TRAINER_SPAWNED": 1}
-    # One machine: its loopback interface always works, its host name need not resolve.
+    # On one machine the loopback interface always works, while the host name may not resolve.
     return {"GLOO_SOCKET_IFNAME": "lo"} | os.environ | {name: str(value) for name, value in place.items()}
 
 
 def _watch(processes: Sequence[BaseProcess], request: StopRequest) -> int:
-    """Wait until all ranks have ended, or one has failed, passing on requests to stop."""
+    """Wait until all ranks have ended or one has failed, and forward stop requests; return the exit code."""
     passed_on = Reason.NONE
     while True:
         codes = [process.exitcode for process in processes]
         failed = [(code, rank) for rank, code in enumerate(codes) if code not in (None, 0, EXIT_STOPPED)]
         if failed:
-            code, rank = min(failed)  # one that a signal has ended, if any: the others may have failed because of it
-            if code < 0 and not request.reason:  # nobody else can tell of it
+            code, rank = min(failed)  # prefer a rank killed by a signal: the others may have failed because of it
+            if code < 0 and not request.reason:  # a killed rank cannot report it
                 _tell_of_signal(rank, signal.Signals(-code))
             return code if code > 0 else 128 - code
         ended = [code for code in codes if code is not None]
@@ -276,7 +278,7 @@ def _tell_of_signal(rank: int, number: signal.Signals) -> None:
 
 
 def _end(processes: Sequence[BaseProcess]) -> None:
-    """End the ranks that are left: at once those that wait for the others; kill what lives on after GRACE."""
+    """Send SIGTERM to the remaining ranks, and kill those that are still alive after GRACE seconds."""
     for process in processes:
         if process.is_alive() and process.pid:
             os.kill(process.pid, signal.SIGTERM)

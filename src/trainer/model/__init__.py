@@ -1,4 +1,4 @@
-"""Models by name: our small ones, and every classifier of torchvision."""
+"""Models by name: two small models, torchvision's classifiers and user-defined models."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SMALL: dict[str, Builder] = {"mnist-cnn": MnistCNN, "mlp": MLP}
 
 
 def initial_model(config: Config, *, shape: Shape, classes: int) -> nn.Module:
-    """Return the model with which a run begins, on the CPU: drawn by its seed, of its dtype and memory layout.
+    """Return a run's initial model on the CPU, with the configured seed, dtype and memory format.
 
     Raises:
         ConfigError: as ``build_model`` does.
@@ -35,12 +35,12 @@ def initial_model(config: Config, *, shape: Shape, classes: int) -> nn.Module:
 
 
 def build_model(config: ModelConfig, *, shape: Shape, classes: int) -> nn.Module:
-    """Return the configured model for images of ``shape`` (channels, height, width), with random or given weights.
+    """Return the configured model for images of ``shape`` (channels, height, width), with random or loaded weights.
 
-    It maps float [n, channels, height, width] to logits [n, classes].
+    The model maps float [n, channels, height, width] to logits [n, classes].
 
     Raises:
-        ConfigError: for an unknown name, a shape too small for it, or weights that do not fit.
+        ConfigError: for an unknown name, a shape too small for the model, or weights that do not fit.
     """
     model = _builder(config.arch)(shape, classes)
     if config.weights:

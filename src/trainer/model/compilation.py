@@ -1,4 +1,4 @@
-"""--compile: torch.compile in place, what it needs, and whether it has compiled anything."""
+"""Support for --compile: check for a compiler, compile in place, warn if nothing was compiled."""
 
 from __future__ import annotations
 
@@ -19,46 +19,46 @@ log = logging.getLogger(__name__)
 
 
 def require_compiler(comm: Communicator) -> None:
-    """Raise a ConfigError, on every rank, if the model is to be compiled for CPUs, and a node has no C++ compiler."""
-    from torch._inductor import config  # noqa: PLC0415 -- imports that other runs do without
+    """Raise a ConfigError on every rank if the device is a CPU and a node has no C++ compiler."""
+    from torch._inductor import config  # noqa: PLC0415 -- slow to import, and only --compile needs it
 
-    compiler: str = config.cpp.cxx[-1]  # of the variable CXX
+    compiler: str = config.cpp.cxx[-1]  # from the environment variable CXX
     is_missing = comm.device.type == "cpu" and not shutil.which(compiler)
     hosts = [host for host in all_gather_json(comm, socket.gethostname() if is_missing else None) if host]
     if hosts:
         error = ConfigError(
             "no-compiler",
-            f"--compile needs a C++ compiler, and there is no {compiler!r} on {', '.join(sorted(set(hosts)))}: install "
-            "one, name another by CXX, or train in the image, which has one.",
+            f"--compile needs a C++ compiler, but {compiler!r} is missing on {', '.join(sorted(set(hosts)))}: install "
+            "it, set CXX to another compiler, or train in the image, which contains one.",
         )
         error.raised_on_all_ranks = True
         raise error
 
 
 def compile_in_place(model: nn.Module) -> None:
-    """Let calls of ``model`` be compiled; names in checkpoints stay those of the bare model.
+    """Compile calls of ``model`` in place; names in checkpoints stay those of the bare model.
 
-    nn.Module.compile does that, but nothing for an nn.Sequential and other modules whose ``forward`` is torch's own:
-    Dynamo compiles no frames of torch's files. Around their calls there is one of this file.
+    nn.Module.compile has no effect on nn.Sequential and other modules whose ``forward`` is defined in torch, because
+    Dynamo does not compile frames of torch's files. Their calls are wrapped in a function of this file.
     """
-    home = getattr(getattr(type(model), "forward", None), "__module__", None) or ""  # code that torch.fx wrote has none
+    home = getattr(getattr(type(model), "forward", None), "__module__", None) or ""  # torch.fx code has no module
     if home.startswith("torch."):
 
         def call(*args: Any, **kwargs: Any) -> Any:
             return model._call_impl(*args, **kwargs)  # noqa: SLF001 -- as nn.Module.compile does
 
-        model._compiled_call_impl = torch.compile(call)  # noqa: SLF001 -- likewise
+        model._compiled_call_impl = torch.compile(call)  # noqa: SLF001 -- as nn.Module.compile does
     else:
         model.compile()
 
 
 def warn_if_not_compiled() -> None:
-    """Say so where nothing was compiled in this process, as of a model whose ``forward`` opts out of it."""
-    from torch._dynamo.utils import counters  # noqa: PLC0415 -- half a second of imports that other runs do without
+    """Warn if this process has compiled nothing, for example because the model's ``forward`` disables compilation."""
+    from torch._dynamo.utils import counters  # noqa: PLC0415 -- takes half a second; only --compile needs it
 
     if not counters["stats"]["unique_graphs"]:
         warn(
             log,
             "nothing-compiled",
-            "--compile: torch.compile has found nothing in the model to compile; it was trained as it is",
+            "--compile: torch.compile found nothing to compile in the model; it was trained uncompiled",
         )

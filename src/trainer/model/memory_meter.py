@@ -1,4 +1,4 @@
-"""Counting the memory of tensors as they come and go."""
+"""Meter of live tensor memory, by pipeline stage."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from torch.utils._pytree import tree_leaves
 
 
 class Meter(TorchDispatchMode):
-    """Counts the bytes of the tensors made within it as long as they are alive, by the stage that made them."""
+    """Counts the bytes of live tensors created within this mode, by the stage that created them."""
 
     def __init__(self, known: Iterable[Tensor]) -> None:
-        """Count all but ``known``, which are there before, and views of them; for stage 0 until ``at`` is called."""
+        """Exclude the existing tensors ``known`` and their views; count for stage 0 until ``at`` is called."""
         super().__init__()
         self._stage = 0
         self._known = [tensor.untyped_storage() for tensor in known]
         self._counted: dict[int, tuple[int, int]] = {}
-        """Stage and bytes, by the identity of the storage."""
+        """Stage and bytes, by the storage's id."""
         self._counted |= {id(storage): (0, 0) for storage in self._known}
         self._references: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self.live: dict[int, int] = defaultdict(int)
-        """By stage."""
+        """Bytes alive now, by stage."""
         self.peak: dict[int, int] = defaultdict(int)
-        """The most that has been alive at once, by stage."""
+        """Maximum of ``live``, by stage."""
 
     @contextmanager
     def at(self, stage: int) -> Iterator[None]:
@@ -40,7 +40,7 @@ class Meter(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call ``func``, and count what it returns."""
+        """Call ``func`` and count the tensors that it returns."""
         found = func(*args, **(kwargs or {}))
         for value in tree_leaves(found):
             if isinstance(value, Tensor):
@@ -62,7 +62,7 @@ class Meter(TorchDispatchMode):
         del self._references[key]
 
     def forget(self, tensor: Tensor) -> None:
-        """Count ``tensor``, which was made within, no more, nor any other view of what it holds."""
+        """Stop counting the storage of ``tensor``, which was created within this mode."""
         key = id(tensor.untyped_storage())
         stage, size = self._counted[key]
         self._counted[key] = (stage, 0)

@@ -1,4 +1,4 @@
-"""From images as they are read to what goes into a model."""
+"""Normalization of images for the model."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from trainer.config.settings import Config
 
 @dataclass(frozen=True)
 class Normalise:
-    """Brings images to a device, and there to mean 0 and standard deviation 1."""
+    """Moves images to a device and normalizes them to mean 0 and standard deviation 1."""
 
     mean: Tensor
-    """Of each channel, of values from 0 to 255: [1, c, 1, 1]."""
+    """Mean of each channel on a scale of 0 to 255: [1, c, 1, 1]."""
     std: Tensor
-    """Likewise."""
+    """Standard deviation of each channel, on the same scale and with the same shape."""
     layout: torch.memory_format
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of what goes into a model, and of its weights."""
+        """The dtype of the model's input and weights."""
         return self.mean.dtype
 
     def __call__(self, images: Tensor) -> Tensor:
@@ -32,12 +32,12 @@ class Normalise:
 
 
 def normalisation(config: Config, mean_std: tuple[Tensor, Tensor], device: torch.device) -> Normalise:
-    """Return it for a data set whose channels have that mean and standard deviation, of values from 0 to 1: [c]."""
+    """Return the normalization for channels of this mean and standard deviation, each [c] on a scale of 0 to 1."""
     dtype = getattr(torch, config.train.dtype)
     mean, std = ((255 * value).to(device, dtype).view(1, -1, 1, 1) for value in mean_std)
     return Normalise(mean, std, memory_layout(config))
 
 
 def memory_layout(config: Config) -> torch.memory_format:
-    """Return the order in which images and convolutions lie in memory."""
+    """Return the memory format of images and convolution weights."""
     return torch.channels_last if config.model.channels_last is True else torch.contiguous_format

@@ -1,4 +1,4 @@
-"""Activation checkpointing: a block keeps its input alone, and computes the rest again when its gradient is due.
+"""Activation checkpointing: a block keeps only its input and recomputes its activations in the backward pass.
 
 Source: Chen et al., "Training Deep Nets with Sublinear Memory Cost", arXiv:1604.06174.
 """
@@ -17,28 +17,30 @@ from torch.utils.checkpoint import checkpoint
 from trainer.config.errors import ConfigError
 
 Replay = Callable[[], AbstractContextManager[None]]
-"""Called during a forward pass, it returns the context in which to compute a part of that pass again."""
+"""Function to call during a forward pass; it returns the context in which to recompute a part of that pass."""
 
 
 def recompute_blocks(model: nn.Module, cuts: Sequence[str], *, replay: Replay) -> None:
-    """Let the blocks of ``model`` compute again in the backward pass what they do not keep.
+    """Make the blocks of ``model`` recompute their activations in the backward pass.
 
-    The result is the same bit for bit: random numbers are drawn again, and batch norm counts a batch once.
+    The result is bitwise identical: the recomputation draws the same random numbers, and batch norm counts each batch
+    once.
 
     Args:
-        model: whose blocks are changed in place; names of parameters stay.
-        cuts: submodules before which stages begin: a block that is cut is not called as a whole.
-        replay: for random numbers.
+        model: the model, whose blocks are changed in place; parameter names do not change.
+        cuts: submodules before which stages begin. A block that contains a cut is never called as a whole, so it is
+            left unchanged.
+        replay: restores the random number generators.
 
     Raises:
-        ConfigError: if there are no blocks.
+        ConfigError: if the model has no blocks.
     """
     names = [name for name in blocks(model) if not any(cut.startswith(f"{name}.") for cut in cuts)]
     if not names:
         raise ConfigError(
             "no-blocks",
-            f"--recompute: {type(model).__name__} has no blocks: modules with children of their own in an "
-            "nn.Sequential or nn.ModuleList.",
+            f"--recompute: {type(model).__name__} has no blocks. A block is a module in an nn.Sequential or "
+            "nn.ModuleList that has child modules.",
         )
     for name in names:
         block = model.get_submodule(name)
@@ -46,7 +48,7 @@ def recompute_blocks(model: nn.Module, cuts: Sequence[str], *, replay: Replay) -
 
 
 def blocks(model: nn.Module, prefix: str = "") -> list[str]:
-    """Return the names of the blocks: what stands in a list of modules and has children, but is no list of blocks."""
+    """Return the names of the blocks: modules in a module list that have children and are not lists of blocks."""
     found = []
     for name, child in model.named_children():
         inner = blocks(child, f"{prefix}{name}.")
@@ -70,7 +72,7 @@ def _forward(block: nn.Module, forward: Callable[..., Any], replay: Replay, *arg
 
 @contextmanager
 def _again(block: nn.Module, replayed: AbstractContextManager[None]) -> Iterator[None]:
-    """Compute with copies of the buffers of ``block``, so that batch norm counts no batch twice."""
+    """Recompute with copies of the buffers of ``block``, so that batch norm does not count a batch twice."""
     with replayed, _copied_buffers(block):
         yield
 
@@ -84,6 +86,6 @@ def _copied_buffers(block: nn.Module) -> Iterator[None]:
         buffers.update({name: None if value is None else value.clone() for name, value in buffers.items()})
     try:
         yield
-    finally:  # torch ends the computation by an exception where it has all that it needs
+    finally:  # torch ends the recomputation with an exception once it has all needed tensors
         for buffers, before in kept:
             buffers.update(before)

@@ -1,4 +1,4 @@
-"""Every classifier of torchvision, fitted to the number of classes, channels and pixels at hand."""
+"""torchvision's classifiers, adapted to a data set's number of classes, channels and pixels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainer.config.errors import ConfigError
 from trainer.model.torchvision_on_cpu import import_torchvision
 
 SMALL_IMAGE = 64
-"""Below this edge, in pixels, the strided first layers of ImageNet models would leave nothing to classify."""
+"""Edge length in pixels below which the strided first layers of ImageNet models would shrink images too much."""
 
 
 def torchvision_builders() -> dict[str, Callable[[tuple[int, int, int], int], nn.Module]]:
@@ -46,9 +46,9 @@ def _build(name: str, shape: tuple[int, int, int], classes: int) -> nn.Module:
 
 
 def _fit_stem(model: nn.Module, channels: int, *, small: bool) -> None:
-    """Replace the first convolution where it does not fit; for ``small`` images, take out what shrinks them early.
+    """Replace the first convolution if its channels do not fit; for ``small`` images, remove early downsampling.
 
-    The small stem is that of K. He et al., Deep residual learning, 2016, section 4.2: a 3 x 3 convolution of stride 1
+    The small stem is that of K. He et al., Deep residual learning, 2016, section 4.2: a 3 x 3 convolution with stride 1
     and no pooling after it.
     """
     name, first = next((name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d))
@@ -61,13 +61,13 @@ def _fit_stem(model: nn.Module, channels: int, *, small: bool) -> None:
         )
         model.set_submodule(name, nn.Conv2d(channels, first.out_channels, bias=first.bias is not None, **geometry))
     modules = dict(model.named_modules())
-    for pool in ("maxpool", "features.pool0"):  # resnet and its kin; densenet
+    for pool in ("maxpool", "features.pool0"):  # ResNet-like models; DenseNet
         if strided and pool in modules:
             model.set_submodule(pool, nn.Identity())
 
 
 def _rehearse(model: nn.Module, shape: tuple[int, int, int]) -> None:
-    """Pass one image of ``shape`` through ``model``, by shapes alone: some models shrink small images to nothing."""
+    """Run ``model`` on the meta device with one image of ``shape``: some models shrink small images to nothing."""
     tensors = itertools.chain(model.named_parameters(), model.named_buffers())
     shapes = {name: torch.empty_like(value, device="meta") for name, value in tensors}
     model.eval()

@@ -1,9 +1,9 @@
-"""Importing torchvision, also where its wheel was built for CUDA and torch was not.
+"""Import of torchvision that also works with a CUDA build of torchvision on a CPU build of torch.
 
 PyPI holds only CUDA builds of torchvision. On a CPU build of torch their compiled operators do not load, and the import
-fails where it registers a fake for ``torchvision::nms``. Models, transforms and datasets need none of these operators,
-so declaring the two that are named at import is enough. ``ops.nms`` and ``io.decode_image`` still raise when called.
-Where the operators do load, nothing here happens.
+fails when it registers a fake for ``torchvision::nms``. Models, transforms and datasets do not need these operators,
+so it is enough to declare the two operators that the import refers to. ``ops.nms`` and ``io.decode_image`` still raise
+when called. If the operators load, this module changes nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from slipway.base.third_party_errors import operators_missing
 
 @functools.cache
 def import_torchvision() -> ModuleType:
-    """Return the torchvision package."""
+    """Import torchvision and return the package."""
     try:
         import torchvision  # noqa: PLC0415 -- slow to import, and not every model or data set needs it
     except RuntimeError as error:
@@ -31,7 +31,7 @@ def import_torchvision() -> ModuleType:
 
 def _import_without_operators() -> ModuleType:
     for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
-        del sys.modules[name]  # half imported
+        del sys.modules[name]  # partially imported
     library = torch.library.Library("torchvision", "FRAGMENT")
     for operator in ("nms", "qnms"):
         library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")

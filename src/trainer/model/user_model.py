@@ -1,4 +1,4 @@
-"""Models of your own: ``--arch package.module:factory``."""
+"""User-defined models: ``--arch package.module:factory``."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from trainer.config.plugin import call_factory, reason_of
 
 
 def build_plugin_model(name: str, shape: tuple[int, int, int], classes: int) -> nn.Module:
-    """Return ``factory(shape, classes)``, a model of images of ``shape`` (channels, height, width).
+    """Return ``factory(shape, classes)``, a model for images of ``shape`` (channels, height, width).
 
-    It has to map float [n, channels, height, width] to logits [n, classes], and is tried with two black images.
+    The model must map float [n, channels, height, width] to logits [n, classes]. It is tested with two black images.
 
     Raises:
-        ConfigError: if it cannot be imported or built, or is no such model.
+        ConfigError: if the factory cannot be imported or fails, or its result is not such a model.
     """
     model = call_factory("--arch", name, shape, classes)
     if not isinstance(model, nn.Module):

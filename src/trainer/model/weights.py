@@ -1,4 +1,4 @@
-"""Starting from somebody's weights."""
+"""Loading of initial weights from a file (``--weights``)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from trainer.config.errors import ConfigError
 
 
 def load_weights(model: nn.Module, path: str) -> None:
-    """Copy the tensors of the local file ``path`` into ``model``.
+    """Load the tensors of the local file ``path`` into ``model``.
 
-    The file may be of ``trainer export``, or of a training script that saved the model wrapped by
-    DistributedDataParallel or torch.compile. The last layer keeps its random weights where the file's has another
-    number of classes; everything else must fit.
+    The file may come from ``trainer export``, or from a training script that saved the model wrapped in
+    DistributedDataParallel or torch.compile. If the file has a different number of classes, the last layer keeps its
+    random weights. All other tensors must fit.
 
     Raises:
-        ConfigError: if the file cannot be read or does not fit, naming the first tensors at fault.
+        ConfigError: if the file cannot be read or does not fit; the message lists the first mismatched tensors.
     """
     own = model.state_dict()
     try:
@@ -32,6 +32,8 @@ def load_weights(model: nn.Module, path: str) -> None:
     wrong += [name for name in given if name not in own]
     if wrong:
         named = ", ".join([*wrong[:3], "..."] if wrong[3:] else wrong)
-        raise ConfigError("bad-weights", f"--weights {path} does not fit the model in {len(wrong)} tensors: {named}")
-    own.update(given)  # it knows the versions of the layers, and some models ask for them
+        raise ConfigError(
+            "bad-weights", f"--weights {path} does not fit the model: {len(wrong)} tensors differ: {named}"
+        )
+    own.update(given)  # update in place to keep the layer versions, which some models read
     model.load_state_dict(own)

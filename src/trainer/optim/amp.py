@@ -1,4 +1,4 @@
-"""Mixed precision: the type of --amp, and the scaling of the loss that fp16 needs."""
+"""Mixed precision: autocast for --amp, and loss scaling for fp16."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ AMP_TYPES = {"none": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def autocast(amp: str, device: torch.device) -> torch.autocast:
-    """Return the context of forward passes on ``device`` with --amp ``amp``."""
+    """Return the autocast context for forward passes on ``device`` with --amp ``amp``."""
     dtype = AMP_TYPES[amp]
     return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
 
 
 def gradient_scaler(device: torch.device, amp: str) -> torch.amp.GradScaler:
-    """Return the loss scaler, which does nothing unless ``amp`` is fp16."""
+    """Return the loss scaler; it is disabled unless ``amp`` is fp16."""
     return torch.amp.GradScaler(device.type, enabled=amp == "fp16")
 
 
 def skip_on_all_devices(optimizer: Optimizer) -> None:
-    """Let a fused ``optimizer`` of parameters on several devices skip a step if the gradients of two of them hold inf.
+    """Make a fused ``optimizer`` with parameters on several devices skip a step if gradients on two of them hold inf.
 
-    GradScaler passes the number of such devices as ``found_inf``, and torch's fused kernels skip only if it is 1.
+    GradScaler passes the number of such devices as ``found_inf``, but torch's fused kernels skip only if it is 1.
     """
     optimizer.register_step_pre_hook(_clamp_found_inf)
 

@@ -1,4 +1,4 @@
-"""SGD by torch's fused kernel, corrected for steps in which some parameters have no momentum yet."""
+"""Fused SGD of torch, corrected for steps in which some parameters have no momentum buffer yet."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from torch.optim import SGD
 class FusedSGD(SGD):
     """torch.optim.SGD(fused=True) with the results of ``foreach=True``.
 
-    Up to torch 2.13 at least, a fused step takes the parameters of a group for all new or all old, by their momentum
+    Up to torch 2.13 at least, a fused step assumes that either all or none of a group's parameters have momentum
     buffers:
 
-    - All new, and GradScaler found inf: the kernel returns before it writes the buffers that were just allocated. The
-      next step takes them for momentum, and continues with whatever the memory held.
-    - Some new, as parameters that were not used in the first steps: TypeError.
+    - If none have, and GradScaler found inf, the kernel returns before it writes the newly allocated buffers. The next
+      step uses this uninitialized memory as momentum.
+    - If only some have, for example because the first steps did not use the other parameters: TypeError.
 
-    Fused Adam, AdamW and Adagrad start from zeros that are written when they are allocated, and are correct
-    (tests/fused_steps.py).
+    Fused Adam, AdamW and Adagrad allocate zeroed buffers and are correct (tests/fused_steps.py).
     """
 
     def step(self, closure: Callable[[], float] | None = None) -> Any:
-        """Take a step; while a parameter with a gradient has no momentum, GradScaler's verdict is read on the host.
+        """Take a step.
+
+        While a parameter with a gradient has no momentum buffer, the step reads GradScaler's ``found_inf`` on the host.
 
         Args:
-            closure: computes the gradients anew, and returns the loss.
+            closure: recomputes the gradients and returns the loss.
 
         Returns:
-            Any: what ``closure`` returned; None without one.
+            Any: the result of ``closure``; None without a closure.
         """
         loss = None
         if closure is not None:
@@ -50,7 +51,7 @@ class FusedSGD(SGD):
         return loss
 
     def _without_momentum(self) -> set[Tensor]:
-        """Return the parameters that this step would give a momentum buffer."""
+        """Return the parameters for which this step would allocate a momentum buffer."""
         if len(self.state) == sum(len(group["params"]) for group in self.param_groups):
             return set()
         return {
@@ -62,12 +63,12 @@ class FusedSGD(SGD):
         }
 
     def _is_skipped(self) -> bool:
-        """Return whether GradScaler, which sets ``found_inf`` during a step, found inf or nan in a gradient."""
+        """Return whether GradScaler found inf or NaN in a gradient; it sets ``found_inf`` during a step."""
         found_inf: Tensor | None = getattr(self, "found_inf", None)
         return found_inf is not None and bool(found_inf)
 
 
 def _parts(group: dict[str, Any], new: set[Tensor]) -> Iterator[dict[str, Any]]:
-    """Yield ``group`` as two: its parameters that are ``new``, and the others."""
+    """Split ``group`` in two: the parameters in ``new``, and the others."""
     for is_new in (True, False):
         yield {**group, "params": [parameter for parameter in group["params"] if (parameter in new) is is_new]}

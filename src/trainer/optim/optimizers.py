@@ -1,4 +1,4 @@
-"""The optimisers by name, and the learning rate as a function of the step."""
+"""Optimizers by name, and the learning rate schedules."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ OPTIMIZERS: dict[str, Callable[[OptimConfig], tuple[Callable[..., Optimizer], di
 
 
 def build_optimizer(config: OptimConfig, parameters: Iterable[nn.Parameter]) -> Optimizer:
-    """Return the configured optimiser; its learning rate is set before each step (see LearningRate).
+    """Return the configured optimizer; the caller sets its learning rate before each step (see LearningRate).
 
-    The parameters of normalisation layers, and biases, are those of fewer than two dimensions.
+    Parameters with fewer than two dimensions are taken to be normalization parameters and biases.
     """
     cls, arguments = choose(OPTIMIZERS, config.optimizer, what="optimizer")(config)
     everything = list(parameters)
@@ -39,7 +39,7 @@ def build_optimizer(config: OptimConfig, parameters: Iterable[nn.Parameter]) -> 
 
 
 def state_copies(config: OptimConfig) -> int:
-    """Return how many tensors of a parameter's size the configured optimiser keeps for each."""
+    """Return the number of state tensors of a parameter's shape that the configured optimizer keeps per parameter."""
     parameter = nn.Parameter(torch.ones(2, 3))
     optimizer = build_optimizer(config, [parameter])
     parameter.grad = torch.ones_like(parameter)
@@ -52,18 +52,18 @@ SCHEDULES: dict[str, Callable[[OptimConfig, int, float], float]] = {
     "step": lambda config, epoch, _progress: config.gamma ** (epoch // config.step_epochs),
     "cosine": lambda _config, _epoch, progress: 0.5 * (1 + math.cos(math.pi * progress)),
 }
-"""Share of the peak rate, given the epoch and the progress from 0 (after the warm-up) to 1 (the end)."""
+"""Fraction of the peak rate, given the epoch and the progress from 0 (after the warm-up) to 1 (the end)."""
 
 
 class LearningRate:
-    """The learning rate of each optimiser step, by the epochs behind it.
+    """The learning rate of each optimizer step, as a function of the completed epochs.
 
-    A pure function of the position: resuming needs no state of it, and a run that goes on with another batch size or
-    world size goes on along the same curve.
+    It depends only on the position, so it has no state to save. A run that resumes with a different batch size or world
+    size follows the same curve.
     """
 
     def __init__(self, config: OptimConfig, *, epochs: int, world_size: int) -> None:
-        """Plan ``epochs`` for ``world_size`` ranks."""
+        """Plan ``epochs`` epochs on ``world_size`` ranks."""
         scale = {"none": 1.0, "linear": float(world_size), "sqrt": math.sqrt(world_size)}[config.lr_scaling]
         self._config = config
         self._peak = config.lr * scale
@@ -79,6 +79,6 @@ class LearningRate:
 
 
 def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
-    """Let all parameter groups take their next step with ``rate``."""
+    """Set the learning rate of all parameter groups to ``rate``."""
     for group in optimizer.param_groups:
         group["lr"] = rate

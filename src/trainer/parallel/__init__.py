@@ -1,1 +1,1 @@
-"""How a model is trained on many ranks: DDP, Horovod, one process, or stages on several devices."""
+"""Strategies to train a model on many ranks: DDP, Horovod, one process, or pipeline stages on several devices."""

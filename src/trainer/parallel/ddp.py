@@ -1,4 +1,4 @@
-"""torch's DistributedDataParallel, over NCCL on GPUs and Gloo on CPUs."""
+"""The ddp backend: torch's DistributedDataParallel, over NCCL on GPUs and Gloo on CPUs."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _SYNC_BUFFERS = (
     "forward_sync_buffers" if "forward_sync_buffers" in _OPTIONS else "broadcast_buffers"
 )  # up to torch 2.12
 LOCAL_BUFFERS: dict[str, Any] = {_SYNC_BUFFERS: False}
-"""Evaluation and checkpoints use rank 0's buffers; sending them to the others in each step gains nothing."""
+"""Options that skip the broadcast of buffers in each step: evaluation and checkpoints use rank 0's buffers anyway."""
 
 
 class DDPStrategy:
-    """Gradients are reduced during the backward pass, in buckets."""
+    """Strategy that reduces gradients in buckets during the backward pass."""
 
     name = "ddp"
 
     def __init__(self, settings: Settings) -> None:
-        """Train as ``settings`` say."""
+        """Use ``settings`` for devices, process group and batch norm."""
         self._settings = settings
         self._sync_bn = settings.model.sync_bn
 
     def join(self, environment: Environment, waiting: AbstractContextManager[None]) -> Communicator:
-        """Open the process group."""
+        """Open the default process group."""
         launch = self._settings.launch
         world = environment.world()
         device = pick_device(self._settings, world.local_rank, environment.launcher)
@@ -51,7 +51,7 @@ class DDPStrategy:
             return open_default_group(
                 world,
                 device,
-                # Over NCCL, a node without its GPU could not even tell the selftest so.
+                # Over NCCL, a node without its GPU could not report this to the selftest.
                 backend="gloo" if launch.selftest else torch_backend(launch, device),
                 init_method=launch.init_method,
                 master=environment.master() if by_variables else None,
@@ -62,14 +62,14 @@ class DDPStrategy:
     def prepare(
         self, comm: Communicator, model: nn.Module, optimizer: Optimizer, warm_up: Callable[[nn.Module], None]
     ) -> tuple[nn.Module, Optimizer]:
-        """Wrap the model.
+        """Wrap the model in DistributedDataParallel, and run its first pass.
 
-        DDP re-lays its gradient buckets after its first backward pass, and another layout sums in another order. With
-        that pass behind it, a resumed run adds up exactly as the uninterrupted one did.
+        DDP lays out its gradient buckets again after its first backward pass, and another layout sums in another order.
+        The warm-up does that pass, so that a resumed run sums exactly as an uninterrupted one.
         """
         if self._sync_bn:
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-        comm.broadcast(list(model.buffers()))  # up to torch 2.12, broadcast_buffers=False leaves them as they are
+        comm.broadcast(list(model.buffers()))  # up to torch 2.12, broadcast_buffers=False does not broadcast them
         replica = DistributedDataParallel(
             model,
             device_ids=[comm.device] if comm.device.type == "cuda" else None,
@@ -81,9 +81,9 @@ class DDPStrategy:
         return replica, optimizer
 
     def no_sync(self, replica: nn.Module) -> AbstractContextManager[None]:
-        """Skip the reduction, which the next backward pass outside makes up for."""
+        """Skip the reduction within this context; the next backward pass outside it reduces all gradients."""
         return cast("AbstractContextManager[None]", cast("DistributedDataParallel", replica).no_sync())
 
     def synchronized_gradients(self, optimizer: Optimizer) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Do nothing: the last backward pass has reduced them."""
+        """Do nothing: the last backward pass has reduced the gradients."""
         return nullcontext()

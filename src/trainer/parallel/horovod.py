@@ -1,4 +1,4 @@
-"""Horovod's DistributedOptimizer, over its own Gloo controller or over MPI."""
+"""The horovod backend: Horovod's DistributedOptimizer, over its own Gloo controller or over MPI."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ try:
 except ImportError as error:
     raise ConfigError(
         "no-horovod",
-        f"--backend horovod needs Horovod built for this torch, and it cannot be imported ({error}): "
-        "`build/setup horovod` builds it, and so do the images.",
+        f"--backend horovod needs Horovod built for this torch, but Horovod cannot be imported ({error}): "
+        "build it with `build/setup horovod`, or use an image.",
     ) from error
 
 
 def _give_up(limit: float) -> NoReturn:
     text = (
-        f"trainer: error[cannot-join]: Horovod's ranks have not joined within {limit:.0f} s (--collective-timeout): "
-        "look for a rank that did not start, or for a network that is down.\n"
+        f"trainer: error[cannot-join]: Horovod's ranks have not connected within {limit:.0f} s "
+        "(--collective-timeout): check for a rank that did not start, or for a network that is down.\n"
     )
     with contextlib.suppress(OSError):  # the terminal is gone
         os.write(2, text.encode())
@@ -42,12 +42,12 @@ def _give_up(limit: float) -> NoReturn:
 
 
 class HorovodStrategy:
-    """Gradients are reduced one by one as the backward pass finishes them."""
+    """Strategy that reduces each gradient as soon as the backward pass has computed it."""
 
     name = "horovod"
 
     def __init__(self, settings: Settings) -> None:
-        """Check what Horovod cannot do."""
+        """Check that ``settings`` need nothing that Horovod does not support."""
         if settings.model.sync_bn:
             raise ConfigError(
                 "conflicting-settings",
@@ -63,7 +63,7 @@ class HorovodStrategy:
         self._compression = hvd.Compression.fp16 if settings.run.fp16_compression else hvd.Compression.none
 
     def join(self, environment: Environment, waiting: AbstractContextManager[None]) -> Communicator:
-        """Join Horovod's world, or end this process: Horovod itself would wait for ever for a rank that is missing."""
+        """Join Horovod's world, or end this process: Horovod itself would wait forever for a missing rank."""
         limit = self._settings.launch.collective_timeout
         timer = threading.Timer(limit, _give_up, [limit])
         timer.daemon = True
@@ -78,15 +78,15 @@ class HorovodStrategy:
 
     def prepare(
         self,
-        comm: Communicator,  # noqa: ARG002 -- Horovod knows its world
+        comm: Communicator,  # noqa: ARG002 -- Horovod keeps its own world
         model: nn.Module,
         optimizer: Optimizer,
-        warm_up: Callable[[nn.Module], None],  # noqa: ARG002 -- Horovod lays its buffers anew at every step
+        warm_up: Callable[[nn.Module], None],  # noqa: ARG002 -- Horovod lays out its buffers again in each step
     ) -> tuple[nn.Module, Optimizer]:
-        """Wrap the optimiser, whose hooks reduce each gradient during the last backward pass of a step.
+        """Wrap the optimizer, whose hooks reduce each gradient during the last backward pass of a step.
 
-        Its state is still empty here and resuming fills it on all ranks: ``broadcast_optimizer_state`` would send it
-        pickled, after a step of its own that leaves momentum and step counts behind.
+        The optimizer's state is still empty here, and resuming fills it on all ranks. ``broadcast_optimizer_state`` is
+        not used: it would pickle the state, after a step of its own that changes momentum and step counts.
         """
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         return model, hvd.DistributedOptimizer(
@@ -97,12 +97,12 @@ class HorovodStrategy:
         )
 
     def no_sync(self, replica: nn.Module) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Horovod itself counts the backward passes of a step, and ``synchronize`` sends what a short step left."""
+        """Do nothing: Horovod counts the backward passes, and ``synchronize`` reduces the rest of a short step."""
         return nullcontext()
 
     @contextmanager
     def synchronized_gradients(self, optimizer: Any) -> Iterator[None]:
-        """Wait for the reductions of what ``prepare`` returned; the step within must not wait again."""
+        """Wait for the gradients' reductions; the optimizer step within the context does not wait again."""
         optimizer.synchronize()
         with optimizer.skip_synchronize():
             yield

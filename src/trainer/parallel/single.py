@@ -1,4 +1,4 @@
-"""One process, no group."""
+"""The single backend: one process without a process group."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from trainer.parallel.device import pick_device
 
 
 class SingleStrategy:
-    """One rank trains by itself."""
+    """Strategy for one rank alone."""
 
     name = "single"
 
     def __init__(self, settings: Settings) -> None:
-        """Check what one process cannot do."""
+        """Check that ``settings`` need only one process."""
         self._settings = settings
         if settings.model.sync_bn:
             raise ConfigError(
                 "conflicting-settings",
-                "model.sync_bn needs --backend ddp: one process has no other samples to look at.",
+                "model.sync_bn needs --backend ddp: one process has no other ranks to synchronize with.",
             )
 
     def join(
         self,
         environment: Environment,
-        waiting: AbstractContextManager[None],  # noqa: ARG002 -- for no one
+        waiting: AbstractContextManager[None],  # noqa: ARG002 -- no other rank
     ) -> Communicator:
-        """Take this process for the whole world."""
+        """Return a communicator for a world of this process alone."""
         return Alone(pick_device(self._settings, 0, environment.launcher))
 
     def prepare(
@@ -42,13 +42,13 @@ class SingleStrategy:
         comm: Communicator,  # noqa: ARG002 -- no other rank
         model: nn.Module,
         optimizer: Optimizer,
-        warm_up: Callable[[nn.Module], None],  # noqa: ARG002 -- nothing to settle
+        warm_up: Callable[[nn.Module], None],  # noqa: ARG002 -- needs no warm-up
     ) -> tuple[nn.Module, Optimizer]:
-        """Return both unchanged."""
+        """Return model and optimizer unchanged."""
         return model, optimizer
 
     def no_sync(self, replica: nn.Module) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Do nothing: nothing is ever reduced."""
+        """Do nothing: one rank has no reductions."""
         return nullcontext()
 
     def synchronized_gradients(self, optimizer: Optimizer) -> AbstractContextManager[None]:  # noqa: ARG002

@@ -1,4 +1,4 @@
-"""How a model is trained on many ranks: single, ddp, horovod. ``connect`` joins the world and picks one."""
+"""Interface of the training backends single, ddp and horovod; ``connect`` selects one and joins the ranks."""
 
 from __future__ import annotations
 
@@ -20,50 +20,50 @@ from trainer.config.settings import Launch, Settings
 
 
 class Strategy(Protocol):
-    """What a backend does to model and optimiser so that all ranks train one model."""
+    """A backend: connects the ranks and wraps model and optimizer so that all ranks train one model."""
 
     name: str
-    """Its value of --backend."""
+    """The backend's value of --backend."""
 
     def join(self, environment: Environment, waiting: AbstractContextManager[None]) -> Communicator:
-        """Join the world that the launcher describes, and return this rank's end of it.
+        """Join the world that the launcher describes, and return this rank's communicator.
 
-        It checks what concerns this rank alone, and then waits for the others, within ``waiting``.
+        Check this rank's own settings first, and then wait for the other ranks within ``waiting``.
         """
         ...
 
     def prepare(
         self, comm: Communicator, model: nn.Module, optimizer: Optimizer, warm_up: Callable[[nn.Module], None]
     ) -> tuple[nn.Module, Optimizer]:
-        """Return the replica to call and the optimiser to step, equal on all ranks of ``comm`` to rank 0's.
+        """Return the replica to call and the optimizer to step, on all ranks of ``comm`` with rank 0's state.
 
-        ``warm_up(replica)`` runs one forward and backward pass and leaves no trace in the model; a strategy that only
-        settles its communication during a first pass calls it, so that later passes are all alike.
+        ``warm_up(replica)`` runs one forward and backward pass and does not change the model. A strategy that fixes its
+        communication during a first pass calls it, so that all later passes are alike.
         """
         ...
 
     def no_sync(self, replica: nn.Module) -> AbstractContextManager[None]:
-        """Within it, backward passes add to this rank's gradients without any reduction."""
+        """Return a context in which backward passes add to this rank's gradients without a reduction."""
         ...
 
     def synchronized_gradients(self, optimizer: Optimizer) -> AbstractContextManager[None]:
-        """Within it, every ``.grad`` is the mean over the world: to unscale, clip and step."""
+        """Return a context in which each ``.grad`` is the mean over all ranks, to unscale, clip and step."""
         ...
 
 
 def connect(
     settings: Settings, environment: Environment, request: StopRequest | None = None
 ) -> tuple[Communicator, Strategy]:
-    """Join the world that the launcher describes; return this rank's end of it, and how it trains.
+    """Join the world that the launcher describes; return this rank's communicator and strategy.
 
     Args:
         settings: of the launch.
         environment: of this process.
-        request: that ends this process while it waits for the other ranks; None where signals do so anyway.
+        request: stop request that ends this process while it waits for the other ranks; None if signals do so anyway.
 
     Raises:
-        SlipwayError: if the launcher's variables are missing or contradict the backend or the plan, or the ranks do not
-            find each other.
+        SlipwayError: if the launcher's variables are missing or contradict the backend or the plan, or if the ranks
+            cannot connect to each other.
     """
     name = settings.launch.backend
     if name == "auto":
@@ -90,36 +90,37 @@ def connect(
 
 
 def torch_backend(launch: Launch, device: torch.device) -> str:
-    """Return torch's name of the library over which ranks on ``device`` train."""
+    """Return torch's name of the communication backend for ranks on ``device``."""
     if launch.dist_backend != "auto":
         return launch.dist_backend
     return "nccl" if device.type == "cuda" else "gloo"
 
 
 def resolved(launch: Launch, comm: Communicator, strategy: Strategy, stages: list[list[str]]) -> dict[str, object]:
-    """Return the settings of the launch as they were resolved, for run.json.
+    """Return the resolved settings of the launch, for run.json.
 
-    ``stages``: for each rank its node, and the device of each stage there; [] for a model that is not split.
+    ``stages``: for each rank, its node and the device of each stage; [] for a model that is not split.
     """
     found = {"backend": strategy.name, "device": comm.device.type, "threads": torch.get_num_threads()}
     return {**asdict(launch), **found, "stages": stages}
 
 
 def _refuse_unused(settings: Settings, backend: str) -> None:
-    """Raise a ConfigError for a setting that ``backend`` would silently leave out."""
+    """Raise a ConfigError for settings that ``backend`` would ignore, and for settings that exclude each other."""
     if settings.run.fp16_compression and backend != "horovod":
         raise ConfigError(
             "conflicting-settings",
-            f"run.fp16_compression is of --backend horovod; {backend} would not compress anything.",
+            f"run.fp16_compression works with --backend horovod only; {backend} does not compress gradients.",
         )
     if settings.launch.dist_backend != "auto" and backend != "ddp":
         raise ConfigError(
-            "conflicting-settings", f"launch.dist_backend is of --backend ddp; {backend} has its own communication."
+            "conflicting-settings",
+            f"launch.dist_backend works with --backend ddp only; {backend} has its own communication.",
         )
     for name in ("sync_bn", "compile"):
         if settings.model.split and getattr(settings.model, name):
             raise ConfigError(
-                "conflicting-settings", f"model.split and model.{name} exclude each other: stages run by themselves."
+                "conflicting-settings", f"model.split and model.{name} exclude each other: stages run separately."
             )
         if settings.model.recompute and getattr(settings.model, name):
             raise ConfigError(
@@ -127,14 +128,15 @@ def _refuse_unused(settings: Settings, backend: str) -> None:
                 f"model.recompute and model.{name} exclude each other: blocks are computed twice.",
             )
     if settings.launch.memory and not settings.launch.dry_run:
-        raise ConfigError("conflicting-settings", "launch.memory goes with launch.dry_run: --dry-run --memory.")
+        raise ConfigError("conflicting-settings", "launch.memory requires launch.dry_run: set --dry-run --memory.")
     if settings.launch.profile and settings.launch.dry_run:
         raise ConfigError(
-            "conflicting-settings", "launch.profile and launch.dry_run exclude each other: a dry run leaves nothing."
+            "conflicting-settings",
+            "launch.profile and launch.dry_run exclude each other: a dry run writes no files.",
         )
     if settings.model.sync_bn and settings.train.grad_accum_steps > 1:
         raise ConfigError(
             "conflicting-settings",
-            "model.sync_bn and train.grad_accum_steps > 1 exclude each other: ranks would wait for each other's "
-            "micro-batches, of which a ragged batch gives them different numbers.",
+            "model.sync_bn and train.grad_accum_steps > 1 exclude each other: ranks would wait for each other in each "
+            "micro-batch, but an incomplete batch gives them different numbers of micro-batches.",
         )

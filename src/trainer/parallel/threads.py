@@ -1,4 +1,4 @@
-"""How many CPU threads a rank computes with, and why."""
+"""Number of CPU threads that a rank computes with."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ log = logging.getLogger(__name__)
 
 
 def set_threads(requested: int | None, comm: Communicator, environment: Environment) -> None:
-    """Let this rank compute with ``requested`` threads, or, for None, with what its launcher gave it.
+    """Set this rank's CPU threads to ``requested``, or, for None, derive the number; all ranks must call this.
 
-    That is OMP_NUM_THREADS where it is set, else an even share of the CPUs that this rank may use, with as many ranks
-    on this node as may use just the same ones.
+    The derived number is OMP_NUM_THREADS if it is set. Otherwise it is an even share of the CPUs that this rank may
+    use, divided by the number of ranks on this node with the same CPUs.
     """
     cpus = sorted(os.sched_getaffinity(0))
-    # Every rank asks, whatever its own variables say: launchers do not hand the same ones to all nodes.
+    # Each rank takes part, whatever its own variables: launchers do not set the same ones on all nodes.
     sharers = count_alike(comm, f"{os.uname().nodename} {cpus}")
     if requested:
         count, reason = requested, "--threads"
@@ -30,4 +30,4 @@ def set_threads(requested: int | None, comm: Communicator, environment: Environm
     else:
         count, reason = max(1, len(cpus) // sharers), f"{len(cpus)} CPUs, shared by {sharers} rank(s)"
     torch.set_num_threads(count)
-    log.info("%d CPU thread%s a rank: %s", count, "s" if count > 1 else "", reason)
+    log.info("%d CPU thread%s per rank: %s", count, "s" if count > 1 else "", reason)

@@ -1,1 +1,1 @@
-"""What a person sees of a run: progress while it trains, metrics and figures after."""
+"""Output of a run for people: progress during training, tables and figures at the end."""

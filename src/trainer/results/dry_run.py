@@ -1,4 +1,4 @@
-"""``--dry-run``: everything that a run does, in a temporary folder, so that nothing is left of it."""
+"""Temporary run folder for ``--dry-run``, which runs all parts of a run without keeping their files."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ log = logging.getLogger(__name__)
 def temporary_folder(
     folder: RunFolder, comm: Communicator, environment: Environment, *, may_continue: bool
 ) -> Iterator[RunFolder]:
-    """Yield a temporary run folder, which is removed at the end: within ``folder``, or beside it where it is missing.
+    """Yield a temporary run folder and remove it at the end. It is in ``folder``, or next to it if that is missing.
 
-    Ranks other than 0 get ``folder`` itself, which they do not touch. All ranks must call this. The verdict on what was
-    done there goes to ``folder``, if a job script waits for it.
+    Ranks other than 0 get ``folder`` itself, which they do not touch. All ranks must call this. If a job script waits
+    for a verdict, it is written to ``folder``.
 
     Raises:
-        RunError: on every rank, if ``folder`` cannot be written, is in use, or holds a run that is not to be
-            continued.
+        RunError: on every rank, if ``folder`` cannot be written, is in use, or holds a run and ``may_continue`` is
+            false.
     """
     path: Path | None = None
     try:
@@ -53,15 +53,15 @@ def temporary_folder(
 
 
 def keep_schedule(temporary: RunFolder, folder: RunFolder) -> Path | None:
-    """Move the figure of a split model's schedule to ``folder`` and return its path; None if there is none."""
+    """Move a split model's schedule figure to ``folder`` and return its path; None if there is no figure."""
     drawn, kept = temporary.figures / SCHEDULE, folder.figures / SCHEDULE
     if not drawn.is_file():
         return None
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)
         return Path(shutil.move(drawn, kept))
-    except OSError as error:  # a picture must not fail what works
-        warn(log, "figure-not-drawn", "the figure of the schedule is not kept: %s", error)
+    except OSError as error:  # a figure must not fail a working run
+        warn(log, "figure-not-drawn", "the schedule figure could not be kept: %s", error)
         return None
 
 

@@ -1,4 +1,4 @@
-"""Pictures of a run: the learning curves, and the confusion matrix."""
+"""Figures of a run: learning curves, confusion matrix and confused images."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from matplotlib.figure import Figure
 
 from slipway.run.metrics import Record
 from trainer.data.sets import Dataset
-from trainer.training.evaluation import Evaluation
+from trainer.engine.evaluation import Evaluation
 
 PAIRS, EXAMPLES = 8, 8
-"""Pairs of classes in confused.png, and images of each."""
+"""Pairs of classes in confused.png, and images per pair."""
 
 
 def draw_curves(records: Sequence[Record], path: Path, *, title: str) -> None:
-    """Draw loss and accuracy against epoch and against time, the learning rate, and the speed."""
+    """Draw loss and accuracy over epochs and over time, the learning rate and the speed."""
     train = [record for record in records if record["kind"] == "train"]
     validation = [record for record in records if record["kind"] == "validation"]
     figure = Figure(figsize=(12, 7), layout="constrained")
@@ -35,9 +35,9 @@ def draw_curves(records: Sequence[Record], path: Path, *, title: str) -> None:
         _show_accuracy(accuracy, validation, x)
         accuracy.set(ylabel="validation accuracy (%)", xlabel=label)
     _plot(axes[0, 2], train, "step", "lr", color="tab:green")
-    axes[0, 2].set(ylabel="learning rate", xlabel="optimiser step")
+    axes[0, 2].set(ylabel="learning rate", xlabel="optimizer step")
     _plot(axes[1, 2], train, "step", "samples_per_second", color="tab:gray")
-    axes[1, 2].set(ylabel="samples/s, all ranks", xlabel="optimiser step", ylim=(0, None))
+    axes[1, 2].set(ylabel="samples/s, all ranks", xlabel="optimizer step", ylim=(0, None))
     for axis in axes.flat:
         axis.grid(alpha=0.3)
     figure.savefig(path, dpi=120)
@@ -48,7 +48,7 @@ def _plot(axis: Axes, records: Sequence[Record], x: str, y: str, *, scale: float
 
 
 def _show_accuracy(axis: Axes, validation: Sequence[Record], x: str) -> None:
-    """Draw the accuracy, leaving room for what matters: the part after the steep first tenth, and the best."""
+    """Draw the accuracy, with the y axis scaled to the part after the steep first tenth and to the best value."""
     _plot(axis, validation, x, "accuracy", scale=100, color="tab:orange", marker=".")
     if not validation:
         return
@@ -65,19 +65,19 @@ def _show_accuracy(axis: Axes, validation: Sequence[Record], x: str) -> None:
 
 
 def draw_confusion(evaluation: Evaluation, classes: Sequence[str], path: Path) -> None:
-    """Draw the confusion matrix: each row shows where the samples of one true class went, in percent of them."""
-    classes = [name.replace("$", r"\$") for name in classes]  # else matplotlib takes it for mathematics
+    """Draw the confusion matrix: each row shows the predictions for one true class, in percent of its samples."""
+    classes = [name.replace("$", r"\$") for name in classes]  # otherwise matplotlib parses it as math
     counts = evaluation.confusion.numpy()
     shares = 100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)
     edge = min(20.0, max(5.0, 0.45 * len(classes) + 2))
     figure = Figure(figsize=(edge + 1, edge), layout="constrained")
     axis = figure.subplots()
-    # Nearly all is on the diagonal of a good model; a power scale keeps single mistakes visible.
+    # A good model's predictions are almost all on the diagonal; a power scale keeps single errors visible.
     image = axis.imshow(shares, cmap="Blues", norm=mpl.colors.PowerNorm(0.4, 0, 100))
     figure.colorbar(image, label="% of the true class", ticks=[0, 1, 5, 20, 50, 100])
     axis.set(xlabel="predicted class", ylabel="true class")
-    axis.set_title(f"{evaluation.samples} validation samples, {100 * evaluation.accuracy:.2f} % right")
-    if len(classes) <= 30:  # noqa: PLR2004 -- beyond that, names and numbers would run into each other
+    axis.set_title(f"{evaluation.samples} validation samples, {100 * evaluation.accuracy:.2f} % correct")
+    if len(classes) <= 30:  # noqa: PLR2004 -- with more classes, names and numbers would overlap
         axis.set_xticks(range(len(classes)), classes, rotation=90 if max(map(len, classes)) > 2 else 0)  # noqa: PLR2004
         axis.set_yticks(range(len(classes)), classes)
         for (row, column), count in np.ndenumerate(counts):
@@ -88,10 +88,10 @@ def draw_confusion(evaluation: Evaluation, classes: Sequence[str], path: Path) -
 
 
 def draw_confused(evaluation: Evaluation, dataset: Dataset, path: Path) -> None:
-    """Draw images of the pairs of classes that are confused most, a row for each; none if all is right."""
+    """Draw images of the most confused pairs of classes, one row per pair; no figure if nothing is confused."""
     pairs = evaluation.confused[:PAIRS]
     if not pairs:
-        path.unlink(missing_ok=True)  # of an earlier evaluation
+        path.unlink(missing_ok=True)  # the figure of an earlier evaluation
         return
     labels = dataset.labels[: len(evaluation.predicted)]
     found = [
@@ -104,10 +104,10 @@ def draw_confused(evaluation: Evaluation, dataset: Dataset, path: Path) -> None:
         axis.set_axis_off()
     for row, ((true, predicted), ids) in enumerate(zip(pairs, found, strict=True)):
         axes = figure.axes[row * columns :]
-        name = f"{dataset.classes[true]}, taken for {dataset.classes[predicted]}".replace("$", r"\$")
+        name = f"{dataset.classes[true]}, predicted as {dataset.classes[predicted]}".replace("$", r"\$")
         where = axes[0].transAxes
         axes[0].text(-0.1, 0.5, name, ha="right", va="center", transform=where, fontsize=8, color="gray", wrap=True)
         images = dataset.fetch(ids, None).images.permute(0, 2, 3, 1).numpy()
         for axis, image in zip(axes, images, strict=False):
             axis.imshow(image, cmap="gray", vmin=0, vmax=255)
-    figure.savefig(path, dpi=100, transparent=True)  # gray on nothing: for light and dark pages
+    figure.savefig(path, dpi=100, transparent=True)  # gray text on transparent: for light and dark pages

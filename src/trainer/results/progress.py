@@ -1,4 +1,4 @@
-"""Where the run stands: a bar on a terminal, plain lines in a log."""
+"""Progress display: a bar on a terminal, plain lines in a log."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from slipway.checkpoint.header import Position
 log = logging.getLogger(__name__)
 
 LINE_EVERY = 2.0
-"""Seconds between two lines in a log, at least."""
+"""Minimum number of seconds between two lines in a log."""
 
 
 class Progress:
-    """Shows the progress of a run; shows nothing on ranks other than 0."""
+    """Shows the progress of a run on rank 0."""
 
     def __init__(self, *, epochs: int, samples_per_epoch: int, shown: bool) -> None:
         """Prepare for a run of ``epochs``."""
@@ -33,7 +33,7 @@ class Progress:
     def start(self, position: Position) -> None:
         """Show the bar, if this is a terminal."""
         if self._shown and sys.stderr.isatty():
-            self._on_close.enter_context(logging_redirect_tqdm())  # lines go above the bar, not through it
+            self._on_close.enter_context(logging_redirect_tqdm())  # print log lines above the bar
             self._bar = tqdm(
                 total=self._epochs * self._samples,
                 initial=self._consumed(position),
@@ -57,7 +57,7 @@ class Progress:
             )
 
     def end_epoch(self, position: Position, *, loss: float, accuracy: float) -> None:
-        """Show what the epoch that ended has come to on the validation part."""
+        """Log the validation loss and accuracy of the epoch that ended."""
         if self._bar is not None:
             self._bar.update(self._consumed(position) - self._bar.n)
         log.info(
@@ -66,7 +66,7 @@ class Progress:
         )
 
     def close(self) -> None:
-        """Leave the bar as it stands."""
+        """Close the bar and leave it on the screen."""
         if self._bar is not None:
             self._bar.close()
         self._on_close.close()

@@ -1,4 +1,4 @@
-"""A picture of the schedule of a pipeline: which stage works on which micro-batch, and when."""
+"""Figure of a pipeline schedule: which stage works on which micro-batch, and when."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from trainer.parallel.stages.schedule import Timed, by_stage, simulate
 
 COLOURS = {"F": "tab:blue", "B": "tab:orange"}
 NARROW = 0.012
-"""Share of the axis from which on a bar has room for its number."""
+"""Minimum width of a bar that has room for its number, as a fraction of the axis."""
 
 
 def draw_schedule(measured: Sequence[Timed], devices: Sequence[str], path: Path, *, title: str) -> None:
-    """Draw the ``measured`` passes of one optimiser step, and above them as they would run side by side.
+    """Draw the ``measured`` passes of one optimizer step, and above them the same passes on one device per stage.
 
     Args:
-        measured: times in seconds, in the order of issue.
-        devices: names of those of the stages.
-        path: a PNG.
-        title: heads the figure.
+        measured: passes with times in seconds, in the order of issue.
+        devices: the device name of each stage.
+        path: the PNG file to write.
+        title: the figure's title.
     """
     stages = len(devices)
     medians = {
-        (stage, kind): statistics.median_low(  # a first pass is slow
+        (stage, kind): statistics.median_low(  # not the mean: the first pass is slow
             end - start for unit, start, end in measured if unit.stage == stage and unit.kind == kind
         )
         for stage in range(stages)
@@ -45,9 +45,9 @@ def draw_schedule(measured: Sequence[Timed], devices: Sequence[str], path: Path,
         planned,
         devices,
         width=width,
-        what="each stage on a device of its own, at the median speed of its passes",
+        what="simulated, each stage on a separate device, at the median time of its passes",
     )
-    note = ", one after the other on one device" if len(set(devices)) == 1 else ""
+    note = ", sequentially on one device" if len(set(devices)) == 1 else ""
     _draw(lower, measured, devices, width=width, what=f"measured in one step{note}")
     lower.set_xlim(0, 1e3 * width)
     lower.set_xlabel("time since the step began (ms)")

@@ -1,4 +1,4 @@
-"""The end of a run: its tables and figures, and the lines that a person reads last."""
+"""Results at the end of a run: tables, figures and the last log lines."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from slipway.base.status import Status
 from slipway.run.metrics import read_records
 from slipway.run.run_folder import RunFolder
 from trainer.data.sets import Dataset
-from trainer.training.evaluation import Evaluation
-from trainer.training.learner import Learner
+from trainer.engine.evaluation import Evaluation
+from trainer.engine.learner import Learner
 
 CONFUSION_FIGURE, SCHEDULE = "confusion.png", "schedule.png"
 
@@ -30,7 +30,7 @@ def write_results(
     figures: bool,
     learner: Learner,
 ) -> None:
-    """Write the tables of the last evaluation, of ``dataset``, and draw the figures, headed by ``title``, if asked."""
+    """Write the tables of the last evaluation, on ``dataset``; if ``figures``, draw the figures with ``title``."""
     write_tables(evaluation, dataset.classes, folder.figures)
     if figures:
         from trainer.results import figures as draw  # noqa: PLC0415 -- matplotlib is slow to import
@@ -44,14 +44,14 @@ def write_results(
                 passes, devices = learner.timeline.passes(), list(map(str, pipeline.devices))
                 title = f"{title}; {pipeline.schedule}, {1 + max(unit.micro for unit, _, _ in passes)} micro-batches"
                 draw_schedule(passes, devices, folder.figures / SCHEDULE, title=title)
-        except Exception as error:  # noqa: BLE001 -- a picture must not fail a run that is trained and saved
-            warn(log, "figure-not-drawn", "the figures are not drawn: %s", error)
+        except Exception as error:  # noqa: BLE001 -- a figure must not fail a run that is trained and saved
+            warn(log, "figure-not-drawn", "the figures could not be drawn: %s", error)
 
 
 def log_accuracy(evaluation: Evaluation) -> None:
-    """Log how much of the validation set is recognised."""
+    """Log the accuracy on the validation set."""
     top5 = f", top-5 {100 * evaluation.top5:.2f} %" if len(evaluation.confusion) > 5 else ""  # noqa: PLR2004
-    skipped = f", {evaluation.bad} that cannot be decoded left out" if evaluation.bad else ""
+    skipped = f", without {evaluation.bad} that cannot be decoded" if evaluation.bad else ""
     log.info(
         "validation accuracy %.2f %% (%d of %d%s)%s",
         *(100 * evaluation.accuracy, evaluation.confusion.trace(), evaluation.samples, skipped, top5),
@@ -68,27 +68,27 @@ def log_end(
     ranks: int,
     kept: bool,
 ) -> None:
-    """Log what became of the run, how fast it was, and where it is.
+    """Log the run's final state, its speed and its folder.
 
     Args:
-        status: of this attempt.
-        folder: of the run.
-        evaluation: the last one, if any.
-        samples: trained on in this attempt, by all ranks.
-        seconds: spent on them.
-        ranks: the world's size.
-        kept: whether the folder outlives the run, as that of a dry run does not.
+        status: this attempt's status.
+        folder: the run folder.
+        evaluation: the last evaluation, if any.
+        samples: the number of samples that all ranks trained on in this attempt.
+        seconds: the training time for these samples.
+        ranks: the world size.
+        kept: whether the folder remains after the run; false for a dry run.
     """
     if samples:
         rate = samples / max(seconds, 1e-9)
-        log.info("trained on %d samples in %.1f s: %.0f samples/s, %.0f a rank", samples, seconds, rate, rate / ranks)
+        log.info("trained on %d samples in %.1f s: %.0f samples/s, %.0f per rank", samples, seconds, rate, rate / ranks)
     if evaluation and status.state == "done":
         log_accuracy(evaluation)
     if evaluation and status.state == "done" and kept:
-        drawn = f", drawn in {CONFUSION_FIGURE}" if (folder.figures / CONFUSION_FIGURE).exists() else ""
+        drawn = f", figure: {CONFUSION_FIGURE}" if (folder.figures / CONFUSION_FIGURE).exists() else ""
         log.info("confusion matrix: %s%s", folder.figures / CONFUSION, drawn)
     if status.state == "stopped":
-        log.info("stopped (%s) at step %d, saved; --resume auto continues", status.reason, status.step)
+        log.info("stopped (%s) and saved at step %d; --resume auto continues", status.reason, status.step)
     if kept:
         log.info("time: %s", describe(read_goodput(folder.goodput)))
         log.info("run folder: %s", folder.path)
@@ -104,7 +104,7 @@ def write_tables(evaluation: Evaluation, classes: Sequence[str], folder: Path) -
 
 
 def write_confusion(evaluation: Evaluation, classes: Sequence[str], path: Path) -> None:
-    """Write the cross-tabulated counts: true classes down, predicted ones across, totals on both margins."""
+    """Write the confusion counts: rows are true classes, columns predicted classes, with totals for both."""
     counts = evaluation.confusion
     rows = [[name, *row, sum(row)] for name, row in zip(classes, counts.tolist(), strict=True)]
     totals = ["total", *counts.sum(0).tolist(), evaluation.samples]
@@ -112,7 +112,7 @@ def write_confusion(evaluation: Evaluation, classes: Sequence[str], path: Path) 
 
 
 def write_classes(evaluation: Evaluation, classes: Sequence[str], path: Path) -> None:
-    """Write for each class its samples, recall (share of them found) and precision (share of its claims right)."""
+    """Write each class's number of samples, recall and precision."""
     counts = evaluation.confusion.double()
     right = counts.diagonal()
     columns = (evaluation.confusion.sum(1), right / counts.sum(1), right / counts.sum(0))

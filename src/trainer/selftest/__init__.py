@@ -1,7 +1,7 @@
-"""The selftest: what ``--selftest`` does in the place of training, on the very ranks that a job has.
+"""``--selftest``: test a job's ranks instead of training.
 
-Each rank measures itself and tells in one line what it found; rank 0 compares all of them with each other and with the
-plan, and says in one line what is wrong. Without a fault the run is done, like one that trained.
+Each rank measures itself and prints one line. Rank 0 compares the ranks with each other and with the plan, and reports
+all faults in a one-line error. Without a fault, the run is done, as after training.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from slipway.run.attempt import open_folder
 from slipway.run.run_folder import RunFolder
 from trainer.config.errors import ConfigError
 from trainer.config.settings import Settings
+from trainer.engine.provenance import begin
 from trainer.parallel.strategy import Strategy, resolved
 from trainer.selftest.measure import Facts, measure
 from trainer.selftest.verdict import faults
-from trainer.training.provenance import begin
 
 log = logging.getLogger(__name__)
 
@@ -31,17 +31,17 @@ log = logging.getLogger(__name__)
 def run_selftest(
     settings: Settings, comm: Communicator, strategy: Strategy, folder: RunFolder, environment: Environment
 ) -> Reason:
-    """Test the ranks and leave the verdict in ``folder``.
+    """Test the ranks and write the verdict to ``folder``.
 
     Raises:
-        RunError: on every rank, if ``folder`` cannot be had, or holds a run, whose records it would replace.
-        ConfigError: on every rank, saying all that is wrong.
+        RunError: on every rank, if ``folder`` is unavailable, or holds a run whose records the selftest would replace.
+        ConfigError: on every rank, listing all faults.
     """
     launched = resolved(settings.launch, comm, strategy, [])
     with open_folder(folder, environment, comm, may_continue=False) as ownership:
         attempt = ownership.make(lambda owned: begin(owned, settings, comm.world, launched, step=0))
         facts = measure(settings.launch, comm)
-        sys.stdout.write(f"{facts}\n")  # every rank speaks here, a line at a time: print may write its end by itself
+        sys.stdout.write(f"{facts}\n")  # all ranks write here: print might write the line end separately
         sys.stdout.flush()
         gathered = all_gather_json(comm, dataclasses.asdict(facts), device=torch.device("cpu"))
         ranks = [Facts(**found) for found in gathered]

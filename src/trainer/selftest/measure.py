@@ -1,4 +1,4 @@
-"""What one rank finds out about itself."""
+"""Selftest measurements of one rank: placement, versions, speed and an all-reduce."""
 
 from __future__ import annotations
 
@@ -25,38 +25,38 @@ from trainer.parallel.strategy import torch_backend
 
 SHAPE, CLASSES = (1, 28, 28), 10
 BATCH = {"cpu": 32, "cuda": 8192}
-"""Images of a pass: of some ten milliseconds, so that neither the clock nor the scheduler's slices matter."""
+"""Images per forward pass. A pass takes some ten milliseconds: long compared with clock resolution and time slices."""
 PASSES = 40
 REDUCED = 1 << 20
-"""Numbers that are all-reduced: 4 MB."""
+"""Number of float32 values in the all-reduce: 4 MB."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """One rank: where it is, what runs there, and how fast."""
+    """Placement, software versions and speed of one rank."""
 
     host: str
     rank: int
     local_rank: int
     device: str
     gpu: str
-    """Its name, compute capability and driver; "" on a CPU."""
+    """The GPU's name, compute capability and driver; "" on a CPU."""
     cpus: list[int]
-    """Numbers of the CPUs that it may use."""
+    """Numbers of the CPUs that the rank may use."""
     threads: int
     python: str
     torch: str
     trainer: str
-    """Digest of the sources of the trainer and of slipway."""
+    """Digest of the source files of the trainer and slipway."""
     forward_ms: float
-    """Time of a forward pass of a small network, at its lower quartile: what else runs now and then is no fault."""
+    """Time of a small network's forward pass; the lower quartile, so that occasional load does not count as a fault."""
     reduced: float
-    """What an all-reduce of 1 + rank gave."""
+    """Result of an all-reduce (sum) of 1 + rank."""
     reduce_ms: float
-    """Time of it; negative: not tried, as ranks on GPUs and on CPUs have no library in common."""
+    """Time of the all-reduce; negative: not run, because ranks on GPUs and on CPUs share no communication library."""
 
     def __str__(self) -> str:
-        """One line for people."""
+        """Return the line that the rank prints."""
         device = f"{self.device} ({self.gpu})" if self.gpu else self.device
         reduction = "none" if self.reduce_ms < 0 else f"{self.reduced:g} in {self.reduce_ms:.1f} ms"
         return (
@@ -67,7 +67,7 @@ class Facts:
 
 
 def measure(launch: Launch, comm: Communicator) -> Facts:
-    """Return the facts of this rank; all ranks must call it, as they reduce together."""
+    """Measure this rank; all ranks must call this, because it runs an all-reduce."""
     world, device = comm.world, comm.device
     alike = count_alike(comm, device.type, torch.device("cpu"))
     forward_ms = _forward_ms(device)
@@ -102,12 +102,12 @@ def _forward_ms(device: torch.device) -> float:
     model = build_model(ModelConfig(), shape=SHAPE, classes=CLASSES).to(device).eval()
     images = torch.zeros(BATCH[device.type], *SHAPE, device=device)
     with torch.no_grad():
-        model(images)  # memory is allocated and kernels are chosen once
+        model(images)  # warm-up: allocates memory and selects kernels
         return sorted(_timed(lambda: model(images), device)[1] for _ in range(PASSES))[PASSES // 4]
 
 
 def _reduction(launch: Launch, comm: Communicator) -> tuple[float, float]:
-    """Return what an all-reduce gives, over the library that training uses, and its milliseconds."""
+    """Return the result of an all-reduce over training's communication library, and its time in milliseconds."""
     total = comm.all_reduce_sum
     if dist.is_initialized():
         group = dist.new_group(backend=torch_backend(launch, comm.device))
@@ -117,7 +117,7 @@ def _reduction(launch: Launch, comm: Communicator) -> tuple[float, float]:
             return values
 
     values = torch.full((REDUCED,), 1.0 + comm.world.rank, device=comm.device)
-    total(torch.zeros_like(values))  # connects, and lets all ranks begin together
+    total(torch.zeros_like(values))  # warm-up: connects and synchronizes the ranks
     result, milliseconds = _timed(lambda: total(values), comm.device)
     wrong = result[result != result[0]]
     return float(wrong[0] if len(wrong) else result[0]), milliseconds
@@ -132,13 +132,13 @@ def _timed(action: Callable[[], Tensor], device: torch.device) -> tuple[Tensor, 
 
 
 def _settle(device: torch.device) -> None:
-    """Wait for what a GPU has been told to do; a CPU has done it already."""
+    """Wait for a GPU's queued work; do nothing on a CPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def _sources() -> str:
-    """Return a digest of the trainer as it is here: a version number would not tell one checkout from another."""
+    """Return a digest of the installed source files: a version number does not distinguish checkouts."""
     digest = hashlib.sha256()
     for package in (Path(slipway.__file__).parent, Path(__file__).parents[1]):
         for path in sorted(package.rglob("*.py")):

@@ -1,4 +1,4 @@
-"""What is wrong with a set of ranks, in words; nothing here needs one."""
+"""Selftest verdict: faults of a set of ranks as messages, computed from their facts alone."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from collections.abc import Callable, Iterator, Sequence
 from trainer.selftest.measure import Facts
 
 SLOW = 3.0
-"""A rank that takes so many times the median holds up all others; less is noise of a machine in use."""
+"""A rank is slow if its forward pass takes more than this many times the median; less is noise on a busy machine."""
 
 ALIKE: dict[str, tuple[Callable[[Facts], str], str]] = {
     "device": (
         lambda rank: rank.device.partition(":")[0],
-        "is SLIPWAY_DEVICE the same everywhere, and the driver there",
+        "is SLIPWAY_DEVICE the same on all nodes, and the driver installed",
     ),
-    "Python": (lambda rank: rank.python, "do all nodes see one SLIPWAY_IMAGE or SLIPWAY_VENV"),
-    "torch": (lambda rank: rank.torch, "do all nodes see one SLIPWAY_IMAGE or SLIPWAY_VENV"),
+    "Python": (lambda rank: rank.python, "do all nodes use the same SLIPWAY_IMAGE or SLIPWAY_VENV"),
+    "torch": (lambda rank: rank.torch, "do all nodes use the same SLIPWAY_IMAGE or SLIPWAY_VENV"),
     "trainer": (
         lambda rank: rank.trainer,
-        "do all nodes see one SLIPWAY_IMAGE or SLIPWAY_VENV, and the same sources bound over it",
+        "do all nodes use the same SLIPWAY_IMAGE or SLIPWAY_VENV, and the same sources mounted over it",
     ),
-    "threads": (lambda rank: str(rank.threads), "is OMP_NUM_THREADS the same everywhere"),
+    "threads": (lambda rank: str(rank.threads), "is OMP_NUM_THREADS the same on all nodes"),
 }
-"""What must be the same on all ranks, and what to look at where it is not."""
+"""Values that must be the same on all ranks, and what to check if they differ."""
 
 
 def faults(ranks: Sequence[Facts], *, ranks_per_node: str = "") -> list[str]:
-    """Return all that is wrong with ``ranks``, a clause each; the size of the world has been compared before.
+    """Return one clause for each fault of ``ranks``. The world size has been checked before.
 
-    ``ranks_per_node`` is the plan, "" where there is none.
+    ``ranks_per_node`` is the planned number; "" if there is no plan.
     """
     return [*_misplaced(ranks, ranks_per_node), *_differing(ranks), *_crowded(ranks), *_slow(ranks), *_wrong_sum(ranks)]
 
@@ -39,12 +39,12 @@ def _misplaced(ranks: Sequence[Facts], planned: str) -> Iterator[str]:
     found = Counter(rank.host for rank in ranks)
     for host, count in found.items():
         if planned and str(count) != planned:
-            yield f"{host} has {count} rank(s) and {planned} were planned (TRAINER_RANKS_PER_NODE)"
+            yield f"{host} has {count} rank(s) instead of {planned} (TRAINER_RANKS_PER_NODE)"
     if not planned and len(set(found.values())) > 1:
         yield f"nodes have different numbers of ranks ({', '.join(f'{host} {count}' for host, count in found.items())})"
     for (host, device), count in Counter((rank.host, rank.device) for rank in ranks).items():
         if count > 1 and device != "cpu":
-            yield f"{count} ranks share {device} of {host}: start one per GPU"
+            yield f"{count} ranks share {device} on {host}: start one rank per GPU"
 
 
 def _differing(ranks: Sequence[Facts]) -> Iterator[str]:
@@ -62,7 +62,7 @@ def _crowded(ranks: Sequence[Facts]) -> Iterator[str]:
         here = [rank for rank in ranks if rank.host == host]
         threads, cpus = sum(rank.threads for rank in here), len(set().union(*(rank.cpus for rank in here)))
         if threads > cpus:
-            yield f"{host} computes with {threads} threads on {cpus} CPU(s): lower OMP_NUM_THREADS or ask for more"
+            yield f"{host} runs {threads} threads on {cpus} CPU(s): lower OMP_NUM_THREADS or request more CPUs"
 
 
 def _slow(ranks: Sequence[Facts]) -> Iterator[str]:
@@ -70,8 +70,8 @@ def _slow(ranks: Sequence[Facts]) -> Iterator[str]:
     for rank in ranks:
         if rank.forward_ms > SLOW * typical:
             yield (
-                f"rank {rank.rank} on {rank.host} takes {rank.forward_ms:.0f} ms for what takes others {typical:.0f}: "
-                "does something else run there, or is it bound to too few CPUs?"
+                f"rank {rank.rank} on {rank.host} takes {rank.forward_ms:.0f} ms for a forward pass (median "
+                f"{typical:.0f} ms): is another program running there, or is the rank bound to too few CPUs?"
             )
 
 
@@ -79,5 +79,5 @@ def _wrong_sum(ranks: Sequence[Facts]) -> Iterator[str]:
     expected = len(ranks) * (len(ranks) + 1) / 2
     for rank in ranks:
         if rank.reduce_ms >= 0 and rank.reduced != expected:
-            yield f"the all-reduce gave {rank.reduced:g} on rank {rank.rank} ({rank.host}), and {expected:g} is right"
+            yield f"the all-reduce gave {rank.reduced:g} on rank {rank.rank} ({rank.host}) instead of {expected:g}"
             break

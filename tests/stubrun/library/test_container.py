@@ -6,7 +6,7 @@ import re
 import pytest
 
 from bash_library import LIB, assert_ended
-from jobgen.model.shell import array, command
+from jobgen.base.shell import array, command
 from jobgen.runtimes import container_of
 
 SHOW = 'printf "%s\\n" "${container[@]}"'

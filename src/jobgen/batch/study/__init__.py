@@ -1,1 +1,1 @@
-"""Studies: one training on several allocations, a run folder each, so that one can choose among them."""
+"""Studies: the same training on several allocations, one run folder each, to compare scaling."""

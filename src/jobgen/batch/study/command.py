@@ -1,4 +1,4 @@
-"""``jobgen study``: submit what is missing of a grid of allocations, once its cost has been seen."""
+"""``jobgen study``: print the cost of a grid of allocations, then submit its missing points."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List, Literal, NamedTuple
 
+from jobgen.base.errors import JobgenError, UsageError
+from jobgen.base.job import Job
 from jobgen.batch.cost import ask, cost_of, say
 from jobgen.batch.record import holds
 from jobgen.batch.states import refuse_unknown, states_of
 from jobgen.batch.study.grid import Axes, Point, points_of, settings_of, weak_batch
 from jobgen.batch.study.record import STUDY, Study, StudyEntry, lines_of, read_study
-from jobgen.errors import JobgenError, UsageError
-from jobgen.jobs.faults import find_config
+from jobgen.jobs.precheck import find_config
 from jobgen.jobs.submit import Submission, hand_over_for_number, own_environment, prepare, tell
 from jobgen.jobs.trainer_flags import keys_of, load_schema
-from jobgen.model.job import Job
-from jobgen.render.scripts import job_of
-from slipway.base.reading import read_start
+from jobgen.render.files import job_of
+from slipway.base.bounded_read import read_start
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -29,36 +29,36 @@ UNLIMITED = 1_000_000
 
 
 class StudyRequest(NamedTuple):
-    """What the command line asks for."""
+    """Parsed command line of ``jobgen study``."""
 
     spec: str
     site: str
     settings: List[str]
     arguments: List[str]
-    """Of the trainer, for all points."""
+    """Trainer arguments for all points."""
     folder: Path
     axes: Axes
     scaling: Literal["strong", "weak"]
     batch: int
-    """Samples of a step on each rank of a weak study; 0: as the configuration says."""
+    """Samples per step on each rank of a weak-scaling study; 0: the configuration's value."""
     steps: int
-    """Steps after which a point ends; 0: as the configuration says."""
+    """Steps after which a point ends; 0: the configuration's value."""
     limit: float
-    """Hours of cores, or of GPUs where there are some, above which is asked."""
+    """Core-hours, or GPU-hours for jobs with GPUs, above which jobgen requests confirmation."""
     yes: bool
     dry_run: bool
 
 
 def study(request: StudyRequest) -> int:
-    """Submit the points that are missing or have failed; return the exit code.
+    """Submit the points that are missing or failed; return the exit code.
 
     Raises:
-        JobgenError: if a point could not start as things are, or its scheduler does not take it.
+        JobgenError: if a point fails a check, or the scheduler rejects it.
     """
     base = job_of(request.spec, request.site, request.settings)
     if base.spec.task != "train":
         raise UsageError(
-            "nothing-to-vary", f"{base.spec.name} trains nothing: a study needs a spec that does, such as ddp."
+            "nothing-to-vary", f"{base.spec.name} does not train: a study needs a training spec such as ddp."
         )
     refuse_unknown(base.site.scheduler, what="a study")
     _refuse_contradictions(request, base)
@@ -68,7 +68,7 @@ def study(request: StudyRequest) -> int:
     for line in remarks:
         say(line)
     if not points:
-        raise UsageError("nothing-to-vary", "the grid has no point.")
+        raise UsageError("nothing-to-vary", "the grid has no points.")
     record = _record(request, base, points)
     states = {state.entry.name: state for state in states_of(record)}
     wanted = [point for point in points if states[point.name].state in {"missing", "failed"}]
@@ -92,20 +92,20 @@ def study(request: StudyRequest) -> int:
     if refused:
         raise JobgenError(
             "submission-refused",
-            f"the scheduler does not take {', '.join(refused)}, see above: run the command again for it.",
+            f"the scheduler rejected {', '.join(refused)}, see above: run the command again to submit the rest.",
         )
     return 0
 
 
 def _refuse_contradictions(request: StudyRequest, base: Job) -> None:
-    """Refuse what a study sets itself, and a strong one whose global batch would grow with the ranks.
+    """Reject arguments that the study sets itself, and strong scaling with a batch size per rank.
 
     Raises:
-        JobgenError: if there is such a thing.
+        JobgenError: if there is such a conflict.
     """
     if request.batch and request.scaling == "strong":
         raise UsageError(
-            "flag-conflict", "--batch is of --scaling weak: with strong scaling, name the batch of all ranks behind --."
+            "flag-conflict", "--batch needs --scaling weak: for strong scaling, set the global batch after --."
         )
     environment = own_environment()
     if environment.get("SLIPWAY_SCRIPT"):
@@ -118,7 +118,7 @@ def _refuse_contradictions(request: StudyRequest, base: Job) -> None:
     given = keys_of(request.arguments, load_schema())
     if both := sorted(given & taken.keys()):
         raise UsageError(
-            "flag-conflict", f"{both[0]} is set behind --, and by {taken[both[0]]}: leave out one of the two."
+            "flag-conflict", f"{both[0]} is set both after -- and by {taken[both[0]]}: remove one of them."
         )
     if request.scaling == "weak" or "train.batch_size" in given:
         return
@@ -126,16 +126,16 @@ def _refuse_contradictions(request: StudyRequest, base: Job) -> None:
     if each_rank in given or _read_config(environment, base).get("train", {}).get("batch_size_per_rank"):
         raise UsageError(
             "flag-conflict",
-            f"{each_rank} makes the global batch grow with the ranks, and strong scaling keeps it: choose "
-            "--scaling weak, or train.batch_size.",
+            f"{each_rank} increases the global batch with the ranks, but strong scaling keeps it constant: use "
+            "--scaling weak, or set train.batch_size.",
         )
 
 
 def _record(request: StudyRequest, base: Job, points: List[Point]) -> Study:
-    """Return the study as it will be: what its file says, and the points that it does not hold yet.
+    """Return the study with the points in its file and the new ones.
 
     Raises:
-        JobgenError: if the folder holds another study, or something else.
+        JobgenError: if the folder contains a different study, or other files.
     """
     folder = request.folder
     entries: Dict[str, StudyEntry] = {}
@@ -144,7 +144,8 @@ def _record(request: StudyRequest, base: Job, points: List[Point]) -> Study:
         old = read_study(folder)
         if (old.scaling, old.scheduler) != (request.scaling, base.site.scheduler):
             raise JobgenError(
-                "different-study", f"{folder} holds a {old.scaling} study under {old.scheduler}: name another --output."
+                "different-study",
+                f"{folder} contains a {old.scaling} study under {old.scheduler}: choose another --output.",
             )
         entries, found = old.entries, old.found
     environment = own_environment()
@@ -172,14 +173,14 @@ def _settings(request: StudyRequest, base: Job, point: Point) -> List[str]:
 
 
 def _prepared(request: StudyRequest, base: Job, point: Point, record: Study) -> Submission:
-    """Look at all that a point needs.
+    """Check a point and return its submission.
 
     Raises:
-        JobgenError: if it could not start as things are.
+        JobgenError: if a check fails.
     """
     environment = own_environment()
     environment["SLIPWAY_RUN_DIR"] = os.path.abspath(record.run_folder(record.entries[point.name]))  # noqa: PTH100
-    environment["SLIPWAY_RANKS_PER_NODE"] = str(point.ranks_per_node)  # whatever GPUs the site's own options bring
+    environment["SLIPWAY_RANKS_PER_NODE"] = str(point.ranks_per_node)  # even if the site's options request other GPUs
     if point.backend:
         environment["BACKEND"] = point.backend
     if point.container:
@@ -190,8 +191,8 @@ def _prepared(request: StudyRequest, base: Job, point: Point, record: Study) -> 
 
 
 def _arguments(request: StudyRequest, base: Job, point: Point, environment: Dict[str, str]) -> List[str]:
-    """Return the flags of the trainer that make a point: threads and data workers by its cores, batch and length."""
-    if environment.get("SLIPWAY_SCRIPT"):  # finds its threads in OMP_NUM_THREADS
+    """Return a point's trainer flags: threads and data workers from its cores, batch size and steps."""
+    if environment.get("SLIPWAY_SCRIPT"):  # a user script reads OMP_NUM_THREADS
         return []
     found = ["--threads", str(point.cpus), "--workers", str(point.cpus)]
     if request.scaling == "weak":
@@ -211,5 +212,5 @@ def _read_config(environment: Dict[str, str], base: Job) -> Dict[str, Any]:
     except ValueError as error:
         raise JobgenError("bad-toml", f"the configuration {path} is not valid TOML: {error}.") from error
     if not isinstance(found.get("train", {}), dict):
-        raise JobgenError("bad-value", f"the configuration {path}: train is no table.")
+        raise JobgenError("bad-value", f"the configuration {path}: train is not a table.")
     return found

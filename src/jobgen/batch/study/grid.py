@@ -1,53 +1,53 @@
-"""The points of a study: which allocations a grid asks for."""
+"""Grid of allocations of a study, and the settings of its points."""
 
 from __future__ import annotations
 
 import itertools
 from typing import Any, Dict, List, NamedTuple, Tuple
 
-from jobgen.errors import JobgenError
+from jobgen.base.errors import JobgenError
 
 AXES = ("nodes", "ranks", "cpus", "backend", "container")
 
 
 class Point(NamedTuple):
-    """An allocation."""
+    """One allocation of a study."""
 
     name: str
-    """Of its run folder in that of the study: nodes1-ranks2-cpus4, and what else the grid varies."""
+    """Name of the point and its run folder: nodes1-ranks2-cpus4, plus backend and container if the grid varies them."""
     nodes: int
     ranks: int
-    """Over all nodes."""
+    """Ranks over all nodes."""
     cpus: int
     """Cores of each rank."""
     backend: str
-    """"": that of the spec."""
+    """"": the spec's backend."""
     container: str
-    """USE_CONTAINER: 0, 1, or "" for that of the site."""
+    """USE_CONTAINER: 0, 1, or "" for the site's default."""
 
     @property
     def ranks_per_node(self) -> int:
-        """Return the ranks of each node."""
+        """Number of ranks on each node."""
         return self.ranks // self.nodes
 
 
 class Axes(NamedTuple):
-    """What a grid varies."""
+    """The values that a grid combines."""
 
     ranks: List[int]
     cpus: List[int]
     nodes: List[int]
-    """[]: as few as the ranks fit on."""
+    """[]: the fewest nodes on which the ranks fit."""
     backends: List[str]
     containers: List[str]
 
 
 def points_of(axes: Axes, *, most_per_node: int) -> Tuple[List[Point], List[str]]:
-    """Return the points of the grid, and in words what was left out of it, and what takes many nodes.
+    """Return the points of the grid, and remarks on omitted points and points with more nodes than necessary.
 
     Args:
-        axes: of the grid.
-        most_per_node: ranks that a node takes.
+        axes: values that the grid combines.
+        most_per_node: maximum ranks per node.
     """
     found: List[Point] = []
     remarks: List[str] = []
@@ -57,14 +57,14 @@ def points_of(axes: Axes, *, most_per_node: int) -> Tuple[List[Point], List[str]
             nodes = given or _fewest_nodes(ranks, most_per_node)
             on_nodes = f"{ranks} rank(s) on {nodes or 'any number of'} node(s)"
             if nodes == 0 or ranks % nodes:
-                remarks.append(f"left out: {on_nodes}: not as many on each")
+                remarks.append(f"omitted: {on_nodes}: the ranks do not divide evenly")
                 continue
             if ranks // nodes > most_per_node:
-                remarks.append(f"left out: {on_nodes}: a node takes {most_per_node}")
+                remarks.append(f"omitted: {on_nodes}: a node takes at most {most_per_node}")
                 continue
             if not given and (nodes - 1) * most_per_node >= ranks:
                 remarks.append(
-                    f"{on_nodes}, {ranks // nodes} on each, though {most_per_node} fit: fewer do not divide them"
+                    f"{on_nodes}, {ranks // nodes} on each although {most_per_node} fit: fewer nodes do not divide them"
                 )
             words = [f"nodes{nodes}", f"ranks{ranks}", f"cpus{cpus}", *filter(None, [backend])]
             if container:
@@ -74,12 +74,12 @@ def points_of(axes: Axes, *, most_per_node: int) -> Tuple[List[Point], List[str]
 
 
 def _fewest_nodes(ranks: int, most_per_node: int) -> int:
-    """Return on how few nodes as many ranks each have room; 0 if on none."""
+    """Return the smallest number of nodes with equally many ranks each, at most ``most_per_node``; 0 if none."""
     return next((nodes for nodes in range(1, ranks + 1) if not ranks % nodes and ranks // nodes <= most_per_node), 0)
 
 
 def settings_of(point: Point, *, gpus: bool, devices_per_rank: int) -> List[str]:
-    """Return what ``jobgen`` is told by --set for ``point``: a job of just its nodes, ranks, GPUs and cores."""
+    """Return the ``--set`` settings of a job with exactly the nodes, ranks, GPUs and cores of ``point``."""
     settings = [f"nodes={point.nodes}", f"cpus_per_gpu={point.cpus}"]
     if gpus:
         return [*settings, f"gpus_per_node={point.ranks_per_node * devices_per_rank}"]
@@ -87,16 +87,16 @@ def settings_of(point: Point, *, gpus: bool, devices_per_rank: int) -> List[str]
 
 
 def weak_batch(config: Dict[str, Any], schema: Dict[str, Any]) -> int:
-    """Return the samples of a step on each rank of a weak study: what ``config`` says for one rank.
+    """Return the samples per step on each rank of a weak-scaling study: the batch size of ``config`` for one rank.
 
     Raises:
-        JobgenError: if that is no number.
+        JobgenError: if the batch size is not a positive whole number.
     """
     train = config.get("train", {})
     default = schema["properties"]["train"]["properties"]["batch_size"]["default"]
     found = train.get("batch_size_per_rank") or train.get("batch_size", default)
     if not isinstance(found, int) or found < 1:
         raise JobgenError(
-            "bad-value", f"the batch size of the configuration is {found!r}: it must be a whole number, at least 1."
+            "bad-value", f"the configuration's batch size is {found!r}: it must be a whole number, at least 1."
         )
     return found

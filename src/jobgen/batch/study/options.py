@@ -1,4 +1,4 @@
-"""The command line of ``jobgen study``."""
+"""Command-line options of ``jobgen study``."""
 
 from __future__ import annotations
 
@@ -9,25 +9,37 @@ from jobgen.batch.options import add_common, count, counts, words
 
 
 def add_study(commands: argparse._SubParsersAction[argparse.ArgumentParser], job: argparse.ArgumentParser) -> None:
-    """Add the command to ``commands``, with the options of any ``job``."""
-    what = "submit one training on several allocations; run again, it submits what is missing or has failed"
+    """Add ``study`` to ``commands``; ``job`` holds the options of any job."""
+    what = "submit the same training on several allocations; run it again to submit missing and failed points"
     command = commands.add_parser("study", parents=[job], help=what)
     add_common(command, what="study")
-    command.add_argument("--ranks", required=True, type=counts, metavar="N,N...", help="over all nodes")
+    command.add_argument(
+        "--ranks", required=True, type=counts, metavar="N,N...", help="numbers of ranks over all nodes"
+    )
     command.add_argument("--cpus", required=True, type=counts, metavar="N,N...", help="cores of each rank")
-    command.add_argument("--nodes", type=counts, default=[], metavar="N,N...", help="default: as few as have room")
-    command.add_argument("--backend", type=words, default=[], metavar="NAME,NAME", help="default: the spec's")
-    command.add_argument("--container", type=words, default=[], metavar="0,1", help="default: the site's")
-    what = "strong: the same batch over all ranks; weak: the same on each rank (default: %(default)s)"
+    command.add_argument(
+        "--nodes",
+        type=counts,
+        default=[],
+        metavar="N,N...",
+        help="numbers of nodes (default: the fewest on which the ranks fit)",
+    )
+    command.add_argument(
+        "--backend", type=words, default=[], metavar="NAME,NAME", help="backends (default: the spec's)"
+    )
+    command.add_argument(
+        "--container", type=words, default=[], metavar="0,1", help="values of USE_CONTAINER (default: the site's)"
+    )
+    what = "strong: fixed global batch; weak: fixed batch per rank (default: %(default)s)"
     command.add_argument("--scaling", choices=["strong", "weak"], default="strong", help=what)
-    what = "of a weak study: samples of a step on each rank (default: as the configuration says for one)"
+    what = "with --scaling weak: samples per step on each rank (default: the configuration's value for one rank)"
     command.add_argument("--batch", type=count, default=0, metavar="N", help=what)
-    command.add_argument("--steps", type=count, default=0, metavar="N", help="end each point after so many steps")
+    command.add_argument("--steps", type=count, default=0, metavar="N", help="end each point after N steps")
     command.set_defaults(command=_study)
 
 
 def _study(arguments: argparse.Namespace) -> int:
-    from jobgen.batch.study.command import StudyRequest, study  # noqa: PLC0415 -- `--help` needs none of it
+    from jobgen.batch.study.command import StudyRequest, study  # noqa: PLC0415 -- keeps `--help` fast
     from jobgen.batch.study.grid import Axes  # noqa: PLC0415
 
     return study(

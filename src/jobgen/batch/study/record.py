@@ -1,7 +1,4 @@
-"""``study.json``: what a study folder holds, written by ``jobgen study`` and read by everybody else.
-
-docs/contract.md describes it.
-"""
+"""``study.json``, the file of a study folder, which ``jobgen study`` writes (docs/contract.md)."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ STUDY = "study.json"
 
 
 class StudyEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A point as it stands in the file."""
+    """A point's entry in ``study.json``."""
 
     name: str
     run: str
@@ -27,13 +24,13 @@ class StudyEntry(msgspec.Struct, frozen=True, kw_only=True):
     backend: str
     container: bool
     gpus: int
-    """Of all nodes."""
+    """GPUs over all nodes."""
     submitted: Optional[str] = None
     job: Optional[str] = None
 
 
 class StudyFile(msgspec.Struct, frozen=True, kw_only=True):
-    """The file."""
+    """Content of ``study.json``."""
 
     schema: Literal[1] = 1
     kind: Literal["study"] = "study"
@@ -56,20 +53,20 @@ class Study(RunSet[StudyEntry]):
         scaling: Literal["strong", "weak"],
         found: bytes = b"",
     ) -> None:
-        """Describe the study in ``folder``, whose jobs are those of ``scheduler``, and whose file was ``found``."""
+        """Create the record of the study in ``folder``; arguments as in RunSet."""
         super().__init__(folder, scheduler, entries, found=found)
         self.scaling = scaling
 
     def content(self) -> StudyFile:
-        """Return what the file holds."""
+        """Return the file's content."""
         return StudyFile(scaling=self.scaling, scheduler=self.scheduler, points=list(self.entries.values()))
 
 
 def is_study(folder: Path) -> bool:
-    """Return whether ``folder`` holds a study.
+    """Return whether ``folder`` contains a study.
 
     Raises:
-        JobgenError: if it may not be read.
+        JobgenError: if the folder cannot be read.
     """
     return has(folder, STUDY)
 
@@ -78,7 +75,7 @@ def read_study(folder: Path) -> Study:
     """Return the study in ``folder``.
 
     Raises:
-        JobgenError: if it cannot be read, or is another version's.
+        JobgenError: if the file cannot be read, or has another version's format.
     """
     content, found = read(folder, STUDY, StudyFile, command="jobgen study")
     refuse_outside(folder / STUDY, content.points)
@@ -86,6 +83,6 @@ def read_study(folder: Path) -> Study:
 
 
 def lines_of(states: List[RunState[StudyEntry]]) -> List[str]:
-    """Return a line for each point, in columns."""
+    """Return the status table: one line for each point."""
     rows = [["point", "state", "queue", "what"]]
     return table(rows + [[state.entry.name, state.state, shown_wait(state), state.about] for state in states])

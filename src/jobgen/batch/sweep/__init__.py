@@ -1,1 +1,1 @@
-"""Sweeps: one training with several values of what configures it, a run folder each."""
+"""Sweeps: the same training with several configuration values, one run folder each."""

@@ -1,4 +1,4 @@
-"""What a sweep varies: the keys that the command line names, with their values or ranges."""
+"""Axes of a sweep: the keys that ``--set`` varies, with their values or ranges."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ import random
 import re
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from jobgen.errors import UsageError, nearest
+from jobgen.base.errors import UsageError, nearest
+from jobgen.base.job import JobSpec, Site
+from jobgen.base.shell import one_line
 from jobgen.jobs.trainer_flags import ArgumentError, keys_of, nearest_flag, read_arguments, switch_words
-from jobgen.model.job import JobSpec, Site
-from jobgen.model.shell import one_line
 
 Values = Dict[str, str]
-"""The value of each key, as text."""
+"""Text value by key."""
 TABLES = ("options", "cpu_options", "env")
-"""Tables of a spec or a site: a dotted key of theirs is a setting of the job."""
+"""Tables of a spec or a site: a dotted key in them is a setting of the job, not an axis."""
 SWITCHED = {"true": "flag", "false": "no_flag"}
-"""Which flag of the schema sets a switch to a value."""
+"""Schema field with the flag that sets a switch to a value."""
 DIGITS = 4
-"""Significant digits of what is drawn."""
+"""Significant digits of drawn values."""
 TRIES = 1000
-"""How often a trial is drawn that has been drawn before, until there are taken to be no others."""
+"""Draws per requested trial before jobgen concludes that there are no more different trials."""
 
 
 class Range(NamedTuple):
-    """From where values are drawn."""
+    """Range from which values are drawn."""
 
     low: float
     high: float
     is_log: bool
-    """Whether their logarithms are uniform, rather than they themselves."""
+    """Whether the logarithms of the values are uniform, not the values."""
     is_whole: bool
 
     def at(self, share: float) -> str:
-        """Return the value at ``share`` of the range, from 0 to 1."""
+        """Return the value at the fraction ``share`` (0 to 1) of the range, as text."""
         if self.is_log:
             value = math.exp(math.log(self.low) + share * (math.log(self.high) - math.log(self.low)))
         else:
@@ -48,39 +48,39 @@ class Range(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """A key that is varied."""
+    """A key that the sweep varies."""
 
     key: str
-    """optim.lr; or --lr, of a script of a user's own."""
+    """Key such as optim.lr, or the flag of a user script such as --lr."""
     text: str
-    """Its values as they were given."""
+    """Values as given on the command line."""
     values: List[str]
-    """None where there is a range."""
+    """Empty if ``range`` is set."""
     range: Optional[Range]
     spec: Mapping[str, Any]
-    """What the schema says of the key; {} of a flag of a script."""
+    """Schema of the key; {} for a flag of a user script."""
 
     def argument(self, value: str) -> str:
-        """Return the argument that sets it."""
+        """Return the command-line argument that sets ``value``."""
         if "no_flag" in self.spec and value in SWITCHED:
             return str(self.spec[SWITCHED[value]])
         return f"{self.spec.get('flag', self.key)}={value}"
 
     def draw(self, share: float) -> str:
-        """Return a value by a number from 0 to 1."""
+        """Return the value at ``share``, a random number in [0, 1)."""
         return self.range.at(share) if self.range else self.values[int(share * len(self.values))]
 
 
 def divide(settings: List[str], schema: Mapping[str, Any], *, script: bool) -> Tuple[List[str], List[Axis]]:
-    """Return the settings of the job, and the axes.
+    """Split ``--set`` values into settings of the job and axes.
 
     Args:
-        settings: KEY=VALUES, as the command line has them.
-        schema: of the trainer's configuration.
-        script: whether a script of a user's own is trained.
+        settings: KEY=VALUES from the command line.
+        schema: schema of the trainer's configuration.
+        script: whether the job trains with a user script.
 
     Raises:
-        JobgenError: for an unknown key, or an impossible value.
+        JobgenError: for an unknown key or an invalid value.
     """
     of_job: List[str] = []
     axes: Dict[str, Axis] = {}
@@ -88,39 +88,40 @@ def divide(settings: List[str], schema: Mapping[str, Any], *, script: bool) -> T
         key, equals, text = setting.partition("=")
         if not equals:
             raise UsageError(
-                "bad-axis", f"--set {setting}: write KEY=VALUE,VALUE or, for a setting of the job, KEY=VALUE."
+                "bad-axis", f"--set {setting}: write KEY=VALUE,VALUE, or KEY=VALUE for a setting of the job."
             )
         if not key.startswith("--") and (key.split(".")[0] in TABLES or "." not in key):
             _refuse_bare(key, schema)
             of_job.append(setting)
             continue
         if key in axes:
-            raise UsageError("bad-axis", f"--set {key}: it is set twice; give all values to one, separated by commas.")
+            raise UsageError(
+                "bad-axis", f"--set {key}: the key is given twice: list all values in one --set, separated by commas."
+            )
         axes[key] = _axis(key, one_line(text), schema, script=script)
     return of_job, list(axes.values())
 
 
 def _refuse_bare(key: str, schema: Mapping[str, Any]) -> None:
-    """Refuse a key of the trainer's configuration without its section, where the job has none of this name."""
+    """Reject a key of the trainer's configuration without its section, unless the job has a setting of this name."""
     sections = [section for section, table in schema["properties"].items() if key in table["properties"]]
     if sections and key not in (*JobSpec.__struct_fields__, *Site.__struct_fields__):
-        raise UsageError("bad-axis", f"--set {key}: no setting of the job. Did you mean '{sections[0]}.{key}'?")
+        raise UsageError("bad-axis", f"--set {key}: not a setting of the job. Did you mean '{sections[0]}.{key}'?")
 
 
 def _axis(key: str, text: str, schema: Mapping[str, Any], *, script: bool) -> Axis:
     spec: Mapping[str, Any] = {}
     if key.startswith("--"):
         if not script:
-            raise UsageError(
-                "bad-axis", f"--set {key}: a flag is of a script of your own, and SLIPWAY_SCRIPT is not set."
-            )
+            raise UsageError("bad-axis", f"--set {key}: flags are for user scripts, but SLIPWAY_SCRIPT is not set.")
         if not re.fullmatch(r"--[A-Za-z0-9][\w.-]*", key, flags=re.ASCII):
-            raise UsageError("bad-axis", f"--set {key}: that is no name of a flag.")
+            raise UsageError("bad-axis", f"--set {key}: this is not a valid flag name.")
     else:
         spec = _spec_of(key, schema)
         if script:
             raise UsageError(
-                "bad-axis", f"--set {key}: SLIPWAY_SCRIPT is set, and only the trainer has this key: name a --flag."
+                "bad-axis",
+                f"--set {key}: SLIPWAY_SCRIPT is set, and only the trainer has this key: give a --flag of the script.",
             )
     found = _range(key, text, spec)
     try:
@@ -142,7 +143,8 @@ def _spec_of(key: str, schema: Mapping[str, Any]) -> Mapping[str, Any]:
     }
     if key.startswith("launch."):
         raise UsageError(
-            "bad-axis", f"--set {key}: [launch] is of one attempt, and nothing to vary: put its flag behind --."
+            "bad-axis",
+            f"--set {key}: a sweep cannot vary [launch], which belongs to one attempt: put its flag after --.",
         )
     if key not in known:
         last = key.rpartition(".")[2]
@@ -152,19 +154,19 @@ def _spec_of(key: str, schema: Mapping[str, Any]) -> Mapping[str, Any]:
         raise UsageError("bad-axis", f"--set {key}: the trainer's configuration has no such key.{hint}")
     spec: Mapping[str, Any] = known[key]
     if "prefixItems" in spec:
-        raise UsageError("bad-axis", f"--set {key}: it takes {len(spec['prefixItems'])} values, and cannot be varied.")
+        raise UsageError("bad-axis", f"--set {key}: a sweep cannot vary a key with {len(spec['prefixItems'])} values.")
     return spec
 
 
 def _range(key: str, text: str, spec: Mapping[str, Any]) -> Optional[Range]:
-    """Return the range that ``text`` is; None if it is a list of values."""
+    """Parse a range; return None if ``text`` is a list of values."""
     found = re.fullmatch(r"(log|uniform):([^:,]+):([^:,]+)", text)
     if not found:
         return None
     kind = spec.get("type", "number")
     if kind not in ("number", "integer") or "enum" in spec:
         raise UsageError(
-            "bad-axis", f"--set {key}={text}: only a number has a range: list its values, separated by commas."
+            "bad-axis", f"--set {key}={text}: only numbers have ranges: list the values, separated by commas."
         )
     try:
         low, high = float(found[2]), float(found[3])
@@ -172,17 +174,19 @@ def _range(key: str, text: str, spec: Mapping[str, Any]) -> Optional[Range]:
         low = high = math.nan
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise UsageError(
-            "bad-axis", f"--set {key}={text}: a range is {found[1]}:LOW:HIGH, of two numbers, the lower one first."
+            "bad-axis", f"--set {key}={text}: write a range as {found[1]}:LOW:HIGH with two numbers, LOW < HIGH."
         )
     if found[1] == "log" and low <= 0:
-        raise UsageError("bad-axis", f"--set {key}={text}: a logarithmic range begins above 0.")
+        raise UsageError("bad-axis", f"--set {key}={text}: a logarithmic range must start above 0.")
     if kind == "integer" and not (low.is_integer() and high.is_integer()):
-        raise UsageError("bad-axis", f"--set {key}={text}: {key} is a whole number: so are the ends of its range.")
+        raise UsageError(
+            "bad-axis", f"--set {key}={text}: {key} is a whole number: the ends of its range must be whole numbers too."
+        )
     return Range(low, high, is_log=found[1] == "log", is_whole=kind == "integer")
 
 
 def _check(axis: Axis, value: str, schema: Mapping[str, Any]) -> None:
-    """Raise a UsageError if the trainer cannot have this value."""
+    """Raise a UsageError if the trainer rejects this value."""
     if not axis.spec:
         return
     if "no_flag" in axis.spec:
@@ -197,22 +201,24 @@ def _check(axis: Axis, value: str, schema: Mapping[str, Any]) -> None:
 
 
 def grid(axes: List[Axis]) -> List[Values]:
-    """Return every combination of values, the last key varying fastest.
+    """Return all combinations of values; the last key varies fastest.
 
     Raises:
-        UsageError: if one of them is a range.
+        UsageError: if an axis is a range.
     """
     if ranges := [axis for axis in axes if axis.range]:
-        raise UsageError("bad-axis", f"--set {ranges[0].key}={ranges[0].text}: a range is drawn from: add --random N.")
+        raise UsageError(
+            "bad-axis", f"--set {ranges[0].key}={ranges[0].text}: a range needs random trials: add --random N."
+        )
     keys = [axis.key for axis in axes]
     return [dict(zip(keys, values)) for values in itertools.product(*(axis.values for axis in axes))]
 
 
 def drawn(axes: List[Axis], *, count: int, seed: int) -> List[Values]:
-    """Return ``count`` combinations drawn by ``seed``, no two of them the same; more begin with the same ones.
+    """Return ``count`` different random combinations; a larger ``count`` starts with the same ones for a ``seed``.
 
     Raises:
-        UsageError: if there are not as many.
+        UsageError: if there are fewer different combinations.
     """
     generator = random.Random(seed)
     found: Dict[Tuple[str, ...], Values] = {}
@@ -222,15 +228,15 @@ def drawn(axes: List[Axis], *, count: int, seed: int) -> List[Values]:
         if len(found) == count:
             return list(found.values())
     raise UsageError(
-        "bad-axis", f"--random {count}: there are only {len(found)} different trials: draw fewer, or leave it out."
+        "bad-axis", f"--random {count}: only {len(found)} different trials exist: draw fewer, or remove --random."
     )
 
 
 def refuse_both(axes: List[Axis], arguments: List[str], schema: Mapping[str, Any]) -> None:
-    """Refuse a key that ``arguments``, which are of all trials, set too.
+    """Reject a varied key that ``arguments``, which apply to all trials, set too.
 
     Raises:
-        UsageError: if there is one.
+        UsageError: if there is such a key.
     """
     given = {word.partition("=")[0] for word in arguments}
     if any(axis.spec for axis in axes):
@@ -238,5 +244,5 @@ def refuse_both(axes: List[Axis], arguments: List[str], schema: Mapping[str, Any
     if both := [axis.key for axis in axes if axis.key in given]:
         raise UsageError(
             "flag-conflict",
-            f"{both[0]} is set behind -- for all trials, and varied by --set: leave out one of the two.",
+            f"{both[0]} is set after -- for all trials and varied by --set: remove one of them.",
         )

@@ -1,4 +1,4 @@
-"""``jobgen sweep``: submit what is missing of a sweep as one array job, once its cost has been seen."""
+"""``jobgen sweep``: print the cost of a sweep, then submit its missing trials as one array job."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import shutil
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
+from jobgen.base.errors import JobgenError, UsageError
+from jobgen.base.job import Job
+from jobgen.base.shell import one_line
 from jobgen.batch.cost import ask, cost_of, say
 from jobgen.batch.record import holds
 from jobgen.batch.states import refuse_unknown
@@ -14,62 +17,59 @@ from jobgen.batch.sweep.array import array_script, jobs_of
 from jobgen.batch.sweep.axes import Axis, divide, drawn, grid, refuse_both
 from jobgen.batch.sweep.record import SWEEP, Goal, Sweep, SweepFile, Trial, read_sweep
 from jobgen.batch.sweep.results import lines_of, plan, results_of
-from jobgen.errors import JobgenError, UsageError
 from jobgen.jobs.owners import shared
 from jobgen.jobs.submit import Submission, hand_over_for_number, own_environment, prepare, tell
 from jobgen.jobs.trainer_flags import keys_of, load_schema
-from jobgen.model.job import Job
-from jobgen.model.shell import one_line
-from jobgen.render.scripts import Script, job_of
+from jobgen.render.files import Script, job_of
 from jobgen.schedulers import queue_of
 
 SUBMISSIONS = "submissions"
-"""Folder of the scripts that were submitted, by number."""
+"""Folder of the submitted scripts, with one numbered folder for each submission."""
 
 
 class SweepRequest(NamedTuple):
-    """What the command line asks for."""
+    """Parsed command line of ``jobgen sweep``."""
 
     spec: str
     site: str
     settings: List[str]
-    """Of --set: of the job, and what varies."""
+    """Values of ``--set``: settings of the job, and axes."""
     arguments: List[str]
-    """Of the trainer or a script, for all trials."""
+    """Arguments of the trainer or user script for all trials."""
     folder: Path
     random: int
-    """Trials to draw; 0: the grid."""
+    """Number of random trials; 0: the full grid."""
     seed: int
-    """Of drawing."""
+    """Seed of the random draw."""
     seeds: int
-    """Trials with the same values."""
+    """Trials with the same values, each with another seed."""
     seed_flag: str
-    """The flag by which a script takes its seed."""
+    """The user script's flag for its seed."""
     at_once: int
-    """Tasks that may run together; 0: any number."""
+    """Maximum concurrent tasks; 0: unlimited."""
     rungs: List[int]
     keep: int
     metric: str
     goal: Optional[Goal]
     limit: float
-    """Hours of cores, or of GPUs where there are some, above which is asked."""
+    """Core-hours, or GPU-hours for jobs with GPUs, above which jobgen requests confirmation."""
     yes: bool
     dry_run: bool
 
 
 class Setup(NamedTuple):
-    """A request that has been understood."""
+    """A validated request."""
 
     request: SweepRequest
     job: Job
     settings: List[str]
-    """Of the job."""
+    """Settings of the job."""
     axes: List[Axis]
     environment: Dict[str, str]
     seed_flag: str
 
     def arguments(self, trial: Trial) -> List[str]:
-        """Return the arguments of ``trial`` on its rung."""
+        """Return the arguments of ``trial`` for its rung."""
         found = [*self.request.arguments, *(axis.argument(trial.values[axis.key]) for axis in self.axes)]
         if self.request.seeds > 1:
             found.append(f"{self.seed_flag}={trial.seed}")
@@ -79,10 +79,10 @@ class Setup(NamedTuple):
 
 
 def sweep(request: SweepRequest) -> int:
-    """Submit the trials that are missing or have failed, or those that go on; return the exit code.
+    """Submit missing and failed trials, or those that continue to the next rung; return the exit code.
 
     Raises:
-        JobgenError: if a trial could not start as things are, or the scheduler does not take them.
+        JobgenError: if a check fails, or the scheduler rejects the trials.
     """
     setup = _set_up(request)
     values = drawn(setup.axes, count=request.random, seed=request.seed) if request.random else grid(setup.axes)
@@ -109,25 +109,26 @@ def sweep(request: SweepRequest) -> int:
 
 
 def _set_up(request: SweepRequest) -> Setup:
-    """Return what the request means.
+    """Validate the request.
 
     Raises:
-        JobgenError: if that is impossible.
+        JobgenError: if the request is invalid.
     """
     environment = own_environment()
-    environment.pop("SLIPWAY_RUN_DIR", None)  # each trial has its own
+    environment.pop("SLIPWAY_RUN_DIR", None)  # each trial has its own run folder
     script = bool(environment.get("SLIPWAY_SCRIPT"))
     schema = load_schema()
     settings, axes = divide(request.settings, schema, script=script)
     job = job_of(request.spec, request.site, settings)
     if job.spec.task != "train":
         raise UsageError(
-            "nothing-to-vary", f"{job.spec.name} trains nothing: a sweep needs a spec that does, such as ddp."
+            "nothing-to-vary", f"{job.spec.name} does not train: a sweep needs a training spec such as ddp."
         )
     refuse_unknown(job.site.scheduler, what="a sweep")
     if not axes and request.seeds == 1:
         raise UsageError(
-            "nothing-to-vary", "nothing varies: --set SECTION.KEY=A,B names values of a key, --seeds N repeats."
+            "nothing-to-vary",
+            "nothing varies: add --set SECTION.KEY=A,B for values of a key, or --seeds N for repetitions.",
         )
     refuse_both(axes, request.arguments, schema)
     _refuse_rungs(request, axes, script=script)
@@ -135,61 +136,63 @@ def _set_up(request: SweepRequest) -> Setup:
 
 
 def _seed_flag(request: SweepRequest, axes: List[Axis], *, script: bool) -> str:
-    """Return the flag by which trials get their seeds.
+    """Return the flag that sets a trial's seed.
 
     Raises:
-        UsageError: if a script's is not named, or the seed is set otherwise too.
+        UsageError: if the flag of a user script is not given, or the seed is also set otherwise.
     """
     if request.seed_flag and not script:
-        raise UsageError("flag-conflict", "--seed-flag is for a script of your own, and SLIPWAY_SCRIPT is not set.")
+        raise UsageError("flag-conflict", "--seed-flag is for user scripts, but SLIPWAY_SCRIPT is not set.")
     flag = request.seed_flag or ("" if script else "--seed")
     if request.seeds == 1:
         return flag
     if not flag:
         raise UsageError(
             "missing-argument",
-            "--seeds with a script of your own needs the flag that sets its seed: --seed-flag --seed.",
+            "--seeds with a user script needs the script's seed flag: add it, such as --seed-flag --seed.",
         )
     taken = any(axis.key in {"train.seed", flag} for axis in axes)
     given = set() if script else keys_of(request.arguments, load_schema())
     if taken or "train.seed" in given or any(word.partition("=")[0] == flag for word in request.arguments):
-        raise UsageError("flag-conflict", f"--seeds sets {flag}, and so do you: leave out one of the two.")
+        raise UsageError("flag-conflict", f"--seeds sets {flag}, which is also set elsewhere: remove one of them.")
     return flag
 
 
 def _refuse_rungs(request: SweepRequest, axes: List[Axis], *, script: bool) -> None:
-    """Refuse rungs that cannot be, or that something else contradicts.
+    """Reject invalid rungs, and settings that conflict with rungs.
 
     Raises:
-        UsageError: if there is such a thing.
+        UsageError: if the rungs are invalid or conflict with a setting.
     """
     rungs = request.rungs
     if not rungs:
         return
     if script:
         raise UsageError(
-            "flag-conflict", "--rungs needs the trainer: it ends a trial behind an epoch and continues it from there."
+            "flag-conflict",
+            "--rungs needs the trainer, which stops a trial after an epoch and continues it from there.",
         )
     if rungs != sorted(set(rungs)) or len(rungs) == 1:
         raise UsageError(
-            "bad-rungs", f"--rungs {','.join(map(str, rungs))}: name two epochs or more, each above the one before."
+            "bad-rungs", f"--rungs {','.join(map(str, rungs))}: give two or more epochs in ascending order."
         )
     if request.keep == 1:
-        raise UsageError("bad-rungs", "--keep 1 would keep all: the best one of so many goes on, so name 2 or more.")
+        raise UsageError("bad-rungs", "--keep 1 would keep all trials: use 2 or more, because the best 1/N continue.")
     given = keys_of(request.arguments, load_schema()) | {axis.key for axis in axes}
     if both := sorted(given & {"train.epochs", "train.max_steps", "launch.stop_epoch"}):
         raise UsageError(
-            "flag-conflict", f"{both[0]}: with --rungs the last rung is how long a trial trains: leave it out."
+            "flag-conflict",
+            f"{both[0]}: with --rungs, the last rung sets how long a trial trains: remove this setting.",
         )
 
 
 def _record(setup: Setup, values: List[Dict[str, str]]) -> Tuple[Sweep, List[str]]:
-    """Return the sweep as it will be, and the names of the trials that are asked for now.
+    """Return the sweep, and the names of the requested trials.
 
-    That is what its file says, with the trials that it does not hold yet behind.
+    The sweep contains the trials in its file, followed by the new ones.
 
     Raises:
-        JobgenError: if the folder holds another sweep, or something else, or if no script can hold its name.
+        JobgenError: if the folder contains a different sweep or other files, or a script cannot contain its path.
     """
     request = setup.request
     folder = Path(one_line(os.path.abspath(request.folder)))  # noqa: PTH100 -- keeps links
@@ -217,7 +220,8 @@ def _record(setup: Setup, values: List[Dict[str, str]]) -> Tuple[Sweep, List[str
     ]
     if differing:
         raise JobgenError(
-            "different-study", f"{request.folder} holds another sweep ({'; '.join(differing)}): name another --output."
+            "different-study",
+            f"{request.folder} contains a different sweep ({'; '.join(differing)}): choose another --output.",
         )
     record = Sweep(folder, content, found=before.found)
     record.entries = {trial.name: trial for trial in old.trials}
@@ -231,7 +235,7 @@ def _record(setup: Setup, values: List[Dict[str, str]]) -> Tuple[Sweep, List[str
     if request.rungs and old.trials and {*names} != {trial.name for trial in old.trials}:
         raise JobgenError(
             "different-study",
-            f"{request.folder} holds a sweep over other values, and rungs compare all trials: name another --output.",
+            f"{request.folder} contains a sweep over other values, but rungs compare all trials: use another --output.",
         )
     return record, names
 
@@ -241,36 +245,36 @@ def _identity(values: Dict[str, str], seed: int) -> Tuple[Tuple[Tuple[str, str],
 
 
 def _refuse_too_many(job: Job, trials: int) -> None:
-    """Raise a JobgenError if the scheduler takes no array of so many tasks."""
+    """Raise a JobgenError if the trials exceed the scheduler's maximum array size."""
     queue = queue_of(job.site.scheduler)
     largest = queue.largest_array() if queue and trials > 1 else None
     if largest is not None and trials > largest:
         raise JobgenError(
             "too-many-trials",
-            f"{trials} trials are one array, and {job.site.scheduler} takes at most {largest} tasks in one here: "
-            "submit fewer; run again with more, the command adds them.",
+            f"{trials} trials form one array, and {job.site.scheduler} here takes at most {largest} tasks per array: "
+            "submit fewer first, then run the command again with more to add them.",
         )
 
 
 def _prepared(setup: Setup, trial: Trial) -> Submission:
-    """Look at all that a trial needs.
+    """Check a trial and return its submission.
 
     Raises:
-        JobgenError: if it could not start as things are.
+        JobgenError: if a check fails.
     """
     request = setup.request
     arguments = setup.arguments(trial)
     submission = prepare(
         request.spec, request.site, setup.settings, arguments, setup.environment, dry_run=request.dry_run
     )
-    return submission._replace(arguments=[])  # the script of the array has those of each trial
+    return submission._replace(arguments=[])  # the array script holds each trial's arguments
 
 
 def _submit(setup: Setup, record: Sweep, trials: List[Trial], submission: Submission) -> None:
-    """Submit trials, and note as which jobs.
+    """Submit trials and record their jobs.
 
     Raises:
-        JobgenError: if the scheduler does not take them, or if others can write what they would run.
+        JobgenError: if the scheduler rejects them, or other users can write files that they run.
     """
     job, of_each = submission.job, {trial.run: setup.arguments(trial) for trial in trials}
     trusted = setup.environment.get("SLIPWAY_TRUSTED_FOLDER", "")
@@ -287,22 +291,20 @@ def _submit(setup: Setup, record: Sweep, trials: List[Trial], submission: Submis
     except JobgenError:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    # Whatever else happens from here on, the scheduler may have it, and need the folder.
+    # From here on the scheduler may have the job, which needs the folder: keep it on any exception.
     number = hand_over_for_number(submission, array)
     if not number:
         shutil.rmtree(folder, ignore_errors=True)
-        raise JobgenError(
-            "submission-refused", "the scheduler does not take the trials, see above; run the command again."
-        )
+        raise JobgenError("submission-refused", "the scheduler rejected the trials, see above: run the command again.")
     say(f"job {number}: {len(trials)} trial(s)")
     record.submitted(jobs_of(number, [trial.name for trial in trials]))
 
 
 def _new_folder(record: Sweep) -> Path:
-    """Return a new folder for the scripts of a submission.
+    """Create a folder for the scripts of a submission.
 
     Raises:
-        JobgenError: if it cannot be made.
+        JobgenError: if it cannot be created.
     """
     above = record.folder / SUBMISSIONS
     number = 0

@@ -1,4 +1,4 @@
-"""The command line of ``jobgen sweep``."""
+"""Command-line options of ``jobgen sweep``."""
 
 from __future__ import annotations
 
@@ -11,26 +11,24 @@ LARGEST_SEED = 2**32 - 1
 
 
 def add_sweep(commands: argparse._SubParsersAction[argparse.ArgumentParser], job: argparse.ArgumentParser) -> None:
-    """Add the command to ``commands``, with the options of any ``job``."""
-    what = (
-        "submit one training with several values of its configuration as an array of jobs; run again, it submits what "
-    )
-    command = commands.add_parser("sweep", parents=[job], help=what + "is missing or has failed, or goes on")
+    """Add ``sweep`` to ``commands``; ``job`` holds the options of any job."""
+    what = "submit the same training with several configuration values as an array of jobs; run it again to submit "
+    command = commands.add_parser("sweep", parents=[job], help=what + "missing and failed trials, or the next rung")
     add_common(command, what="sweep")
-    what = "draw so many trials, in place of the grid; log:LOW:HIGH and uniform:LOW:HIGH are ranges to draw from"
+    what = "draw N random trials instead of the grid; log:LOW:HIGH and uniform:LOW:HIGH are ranges to draw from"
     command.add_argument("--random", type=count, default=0, metavar="N", help=what)
-    command.add_argument("--seed", type=_seed, default=0, help="of drawing (default: %(default)s)")
-    what = "repeat each trial with so many seeds, 0 to K - 1 (default: one trial, with the configuration's seed)"
+    command.add_argument("--seed", type=_seed, default=0, help="seed of the random draw (default: %(default)s)")
+    what = "repeat each trial with K seeds, 0 to K - 1 (default: one trial with the configuration's seed)"
     command.add_argument("--seeds", type=count, default=1, metavar="K", help=what)
-    command.add_argument("--seed-flag", default="", metavar="FLAG", help="by which a script of your own takes its seed")
-    command.add_argument("--at-once", type=count, default=0, metavar="N", help="run at most so many trials together")
-    what = "epochs behind which the best trials alone go on, as 2,6,18; the last one is how long a trial trains"
+    command.add_argument("--seed-flag", default="", metavar="FLAG", help="the user script's flag for its seed")
+    command.add_argument("--at-once", type=count, default=0, metavar="N", help="run at most N trials at the same time")
+    what = "epochs after which only the best trials continue, such as 2,6,18; the last is the full training length"
     command.add_argument("--rungs", type=counts, default=[], metavar="N,N...", help=what)
-    what = "with --rungs: the best one of so many goes on (default: %(default)s)"
+    what = "with --rungs: the best 1/N of the trials continue (default: %(default)s)"
     command.add_argument("--keep", type=count, default=3, metavar="N", help=what)
-    what = "by which trials are compared: accuracy, loss, or another name in metrics.jsonl (default: %(default)s)"
+    what = "metric that ranks trials: accuracy, loss, or another name in metrics.jsonl (default: %(default)s)"
     command.add_argument("--metric", default="accuracy", metavar="NAME", help=what)
-    what = "whether more or less of the metric is better (default: min of a loss, else max)"
+    what = "whether a higher or a lower metric is better (default: min for a loss, else max)"
     command.add_argument("--goal", choices=["max", "min"], help=what)
     command.set_defaults(command=_sweep)
 
@@ -42,7 +40,7 @@ def _seed(text: str) -> int:
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
-    from jobgen.batch.sweep.command import SweepRequest, sweep  # noqa: PLC0415 -- `--help` needs none of it
+    from jobgen.batch.sweep.command import SweepRequest, sweep  # noqa: PLC0415 -- keeps `--help` fast
 
     return sweep(
         SweepRequest(

@@ -1,7 +1,4 @@
-"""``sweep.json``: what a sweep folder holds, written by ``jobgen sweep`` and read by everybody else.
-
-docs/contract.md describes it.
-"""
+"""``sweep.json``, the file of a sweep folder, which ``jobgen sweep`` writes (docs/contract.md)."""
 
 from __future__ import annotations
 
@@ -17,22 +14,22 @@ Goal = Literal["max", "min"]
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """A trial as it stands in the file."""
+    """A trial's entry in ``sweep.json``."""
 
     name: str
     run: str
     values: Dict[str, str]
-    """By key."""
+    """Values by key."""
     seed: int
-    """Which of the repetitions with these values it is, from 0 on."""
+    """Index of the repetition with these values, from 0."""
     rung: int
-    """The rung that it was submitted for last: its place in the list of rungs, from 0 on."""
+    """Index of the rung of its last submission, from 0."""
     submitted: Optional[str] = None
     job: Optional[str] = None
 
 
 class SweepFile(msgspec.Struct, frozen=True, kw_only=True):
-    """The file."""
+    """Content of ``sweep.json``."""
 
     schema: Literal[1] = 1
     kind: Literal["sweep"] = "sweep"
@@ -41,9 +38,9 @@ class SweepFile(msgspec.Struct, frozen=True, kw_only=True):
     goal: Goal
     seeds: int
     rungs: List[int]
-    """Epochs; [] where all trials train to the end at once."""
+    """Epochs at the ends of the rungs; [] without rungs."""
     axes: Dict[str, str]
-    """The values of each key as they were given."""
+    """The values of each key as given on the command line."""
     trials: List[Trial]
 
 
@@ -53,26 +50,26 @@ class Sweep(RunSet[Trial]):
     file = SWEEP
 
     def __init__(self, folder: Path, content: SweepFile, *, found: bytes = b"") -> None:
-        """Describe the sweep in ``folder``, whose file was ``found``."""
+        """Create the record of the sweep in ``folder``; ``found``: the file's bytes, empty if it did not exist."""
         super().__init__(folder, content.scheduler, content.trials, found=found)
         self._content = content
         self.metric, self.goal, self.rungs = content.metric, content.goal, content.rungs
 
     def content(self) -> SweepFile:
-        """Return what the file holds."""
+        """Return the file's content."""
         return msgspec.structs.replace(self._content, trials=list(self.entries.values()))
 
     def promote(self, names: List[str], rung: int) -> None:
-        """Let the trials ``names`` be of ``rung`` from now on."""
+        """Move the trials ``names`` to ``rung``."""
         for name in names:
             self.entries[name] = msgspec.structs.replace(self.entries[name], rung=rung)
 
 
 def is_sweep(folder: Path) -> bool:
-    """Return whether ``folder`` holds a sweep.
+    """Return whether ``folder`` contains a sweep.
 
     Raises:
-        JobgenError: if it may not be read.
+        JobgenError: if the folder cannot be read.
     """
     return has(folder, SWEEP)
 
@@ -81,7 +78,7 @@ def read_sweep(folder: Path) -> Sweep:
     """Return the sweep in ``folder``.
 
     Raises:
-        JobgenError: if it cannot be read, or is another version's.
+        JobgenError: if the file cannot be read, or has another version's format.
     """
     content, found = read(folder, SWEEP, SweepFile, command="jobgen sweep")
     refuse_outside(folder / SWEEP, content.trials)

@@ -1,4 +1,4 @@
-"""How good the trials of a sweep are so far, how far they are, and which of them to submit next."""
+"""Results of a sweep's trials, their status table, and the choice of trials to submit next."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from jobgen.batch.states import RunState, shown_wait, states_of, table
 from jobgen.batch.sweep.record import Goal, Sweep, Trial
+from slipway.base.bounded_read import read_whole
 from slipway.base.contract import METRICS
-from slipway.base.reading import read_whole
 
 
 class Result(NamedTuple):
-    """A trial, what became of it, and how good it is."""
+    """A trial, its state, and its best metric value."""
 
     state: RunState[Trial]
     best: Optional[float]
-    """The best value of the sweep's metric so far, of validation; of training where no trial has such; or None."""
+    """Best value of the sweep's metric so far: from validation, or from training if no trial has validated; or None."""
 
 
 class TrialGroup(NamedTuple):
-    """The trials with the same values: one, or one for each seed."""
+    """Trials with the same values: one for each seed."""
 
     results: List[Result]
     mean: Optional[float]
-    """Of their best values; None where one of them has failed, or has none yet."""
+    """Mean of their best values; None if a trial failed or has no value yet."""
 
 
 def results_of(sweep: Sweep) -> List[Result]:
-    """Return the trials as they are now.
+    """Return the current results of all trials.
 
     Raises:
-        JobgenError: if the scheduler has to be asked, and does not answer.
+        JobgenError: if the scheduler's answer is needed and it does not answer.
     """
     states = states_of(sweep)
     found = [best_values(sweep.run_folder(state.entry), sweep.metric, sweep.goal) for state in states]
@@ -43,14 +43,14 @@ def results_of(sweep: Sweep) -> List[Result]:
 
 
 class Best(NamedTuple):
-    """The best values that a run has recorded; None if there is none."""
+    """Best values that a run recorded; None if it recorded none."""
 
     validation: Optional[float]
     training: Optional[float]
 
 
 def best_values(run: Path, metric: str, goal: Goal) -> Best:
-    """Return the best values of ``metric`` that a run has recorded."""
+    """Return the best finite values of ``metric`` that a run recorded."""
     try:
         lines = read_whole(run / METRICS).decode(errors="replace").splitlines()
     except OSError:
@@ -62,7 +62,7 @@ def best_values(run: Path, metric: str, goal: Goal) -> Best:
         try:
             record = json.loads(line)
             value, validation = record.get(metric), record.get("kind") == "validation"
-        except (ValueError, AttributeError, RecursionError):  # half a line, or no record
+        except (ValueError, AttributeError, RecursionError):  # an incomplete line, or not a record
             continue
         if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
             found[validation].append(float(value))
@@ -71,7 +71,7 @@ def best_values(run: Path, metric: str, goal: Goal) -> Best:
 
 
 def ranked(results: List[Result], goal: Goal) -> List[TrialGroup]:
-    """Return the points, the best first; those without a mean come last."""
+    """Return the groups of trials, best first; groups without a mean come last."""
     groups: Dict[Tuple[Tuple[str, str], ...], List[Result]] = {}
     for result in results:
         groups.setdefault(tuple(result.state.entry.values.items()), []).append(result)
@@ -86,12 +86,12 @@ def _mean(group: List[Result]) -> Optional[float]:
 
 
 def described(trial: Trial) -> str:
-    """Return the values of a trial in words."""
+    """Return a trial's values as text: "lr=0.1 momentum=0.9"."""
     return " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in trial.values.items())
 
 
 def lines_of(sweep: Sweep, results: List[Result]) -> List[str]:
-    """Return a line for each trial, the best first, and one on all of them."""
+    """Return the status table: one line for each trial, best first, and a summary line."""
     head = ["trial", "state", "queue", *(["epochs"] if sweep.rungs else []), sweep.metric, "values", "what"]
     points = ranked(results, sweep.goal)
     rows = [_row(sweep, result) for point in points for result in point.results]
@@ -121,25 +121,25 @@ def _shown(value: Optional[float]) -> str:
 
 
 class Plan(NamedTuple):
-    """What to submit."""
+    """The trials to submit."""
 
     trials: List[Trial]
     rung: int
-    """The rung of all of them."""
+    """Rung of all these trials."""
     about: str
-    """Why, for people; "" where there is nothing to say."""
+    """State of the rung for users; "" without rungs."""
 
 
 def plan(sweep: Sweep, results: List[Result], *, keep: int) -> Plan:
-    """Return the trials to submit now: those that are missing or have failed, or the best ones on their next rung.
+    """Return the trials to submit now: missing and failed ones, or the best ones for their next rung.
 
-    Rungs are successive halving: K. Jamieson and A. Talwalkar, Non-stochastic best arm identification and
+    Rungs implement successive halving: K. Jamieson and A. Talwalkar, Non-stochastic best arm identification and
     hyperparameter optimization, AISTATS 2016.
 
     Args:
-        sweep: whose trials have these ``results``.
-        results: of all trials that may be submitted.
-        keep: the best one of so many goes on to the next rung.
+        sweep: the sweep.
+        results: the results of all trials that may be submitted.
+        keep: the best 1 / ``keep`` of the groups, at least one group, continue to the next rung.
     """
     if not sweep.rungs:
         return Plan([result.state.entry for result in results if result.state.state in {"missing", "failed"}], 0, "")
@@ -155,9 +155,9 @@ def plan(sweep: Sweep, results: List[Result], *, keep: int) -> Plan:
     if again or busy:
         return Plan(again, rung, f"{what}: {len(again) + busy} of {len(here)} trial(s) have not ended")
     if rung == len(sweep.rungs) - 1:
-        return Plan([], rung, f"{what}: all trials have ended, and there is no further rung")
+        return Plan([], rung, f"{what}: all trials have ended; this is the last rung")
     points = ranked(here, sweep.goal)
     best = [point for point in points[: max(1, len(points) // keep)] if point.mean is not None]
     trials = [result.state.entry for point in best for result in point.results]
-    about = f"{what}: ended; the best {len(best)} of {len(points)} point(s) go on to epoch {sweep.rungs[rung + 1]}"
-    return Plan(trials, rung + 1, about if best else f"{what}: no trial has a {sweep.metric}, so none goes on")
+    about = f"{what}: ended; the best {len(best)} of {len(points)} point(s) continue to epoch {sweep.rungs[rung + 1]}"
+    return Plan(trials, rung + 1, about if best else f"{what}: no trial has a {sweep.metric}, so none continues")

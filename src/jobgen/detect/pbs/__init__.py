@@ -1,1 +1,1 @@
-"""A cluster of OpenPBS, PBS Professional or Torque: what it says of itself, and the site that this makes."""
+"""Detection of a site with OpenPBS, PBS Professional or Torque."""

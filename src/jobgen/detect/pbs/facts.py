@@ -1,4 +1,4 @@
-"""What a PBS says of itself: qstat, pbsnodes, qmgr of OpenPBS, PBS Professional and Torque."""
+"""Facts about a PBS cluster from qstat, pbsnodes and qmgr of OpenPBS, PBS Professional and Torque."""
 
 from __future__ import annotations
 
@@ -6,34 +6,34 @@ import re
 from typing import Dict, FrozenSet, List, NamedTuple, Set
 
 from jobgen.detect.ask import Asker
-from jobgen.detect.words import number
+from jobgen.detect.parsing import number
 
 Attributes = Dict[str, str]
 UNITS = {"b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40}
 
 
 class Host(NamedTuple):
-    """A node: all its vnodes together."""
+    """A node with all its vnodes."""
 
     name: str
     cpus: int
     gpus: int
     memory: int
-    """In bytes; 0 where it is not said."""
+    """In bytes; 0 if unknown."""
     is_up: bool
     values: Dict[str, FrozenSet[str]]
-    """Its resources that are no numbers, its "queue", its "properties", the names of its GPUs ("product")."""
+    """Values of its non-numeric resources, its "queue", its "properties", and its GPU names ("product")."""
     resources: FrozenSet[str]
-    """The names of all its resources."""
+    """Names of all its resources."""
     are_cores: bool
-    """Whether its CPUs are known to be cores, and not hyper-threads."""
+    """Whether its CPUs are known to be cores, not hyper-threads."""
 
 
 class PbsFacts(NamedTuple):
-    """All of it; nothing is in what it did not say."""
+    """All facts about a PBS cluster; fields that PBS did not report are empty."""
 
     version: str
-    """As ``qstat --version`` prints it."""
+    """Version line of ``qstat --version``."""
     is_torque: bool
     server: Attributes
     queues: Dict[str, Attributes]
@@ -43,14 +43,14 @@ class PbsFacts(NamedTuple):
 
 
 def read_version(asker: Asker) -> str:
-    """Return the line that a PBS prints as its version; "" where there is none, as with Grid Engine's qstat."""
+    """Return PBS's version line; "" if qstat prints none, like that of Grid Engine."""
     text = asker.ask("qstat", "--version", both=True, expected=False).text
     found = re.search(r"(?m)^(?:pbs_version *= *\S+|Version: *[0-9][\w.-]*)", text)
     return found[0] if found else ""
 
 
 def read_pbs(asker: Asker, version: str) -> PbsFacts:
-    """Ask a PBS of that ``version`` for the rest."""
+    """Query PBS for all other facts; ``version``: its version line."""
     queues = _blocks(asker.ask("qstat", "-Q", "-f").text, r"Queue: *(\S+)")
     server: Attributes = {}
     for name, attributes in _blocks(asker.ask("qstat", "-B", "-f").text, r"Server: *(\S+)").items():
@@ -74,13 +74,13 @@ def read_pbs(asker: Asker, version: str) -> PbsFacts:
 
 
 def size_of(text: str) -> int:
-    """Return the bytes of 527672492kb or 480gb; 0 for what is no size."""
+    """Parse a size such as 527672492kb or 480gb into bytes; return 0 if it is not a size."""
     found = re.fullmatch(r"([0-9]{1,18})([kmgt]?b)", text.strip().lower())
     return int(found[1]) * UNITS[found[2]] if found else 0
 
 
 def _blocks(text: str, head: str) -> Dict[str, Attributes]:
-    """Return attributes by the name in the unindented line above them; a line that begins with a tab goes on."""
+    """Return attributes by the name in the unindented line above them; a leading tab continues a line."""
     found: Dict[str, Attributes] = {}
     current: Attributes = {}
     for line in re.sub(r"\n\t(?! )", "", text).splitlines():
@@ -92,7 +92,7 @@ def _blocks(text: str, head: str) -> Dict[str, Attributes]:
 
 
 def _hosts(blocks: Dict[str, Attributes]) -> List[Host]:
-    """Return hosts, each the sum of its vnodes (host[0], host[1])."""
+    """Return the hosts; each is the sum of its vnodes (host[0], host[1])."""
     by_host: Dict[str, List[Attributes]] = {}
     for name, attributes in blocks.items():
         host = attributes.get("resources_available.host") or re.sub(r"\[[0-9]+\]$", "", name)
@@ -130,6 +130,6 @@ def _first(part: Attributes, *names: str) -> str:
 
 
 def _physical(part: Attributes) -> int:
-    """Return the memory in Torque's status."""
+    """Return the bytes of memory in Torque's status; 0 if unknown."""
     found = re.search(r"(?:^|,)physmem=([0-9]+kb)", part.get("status", ""))
     return size_of(found[1]) if found else 0

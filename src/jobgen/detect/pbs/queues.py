@@ -1,46 +1,46 @@
-"""Which queue of a PBS takes jobs with GPUs, and which those without."""
+"""Choice of the PBS queues for jobs with and without GPUs."""
 
 from __future__ import annotations
 
 import re
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
+from jobgen.detect.parsing import is_plain, number
 from jobgen.detect.pbs.facts import Attributes, Host, PbsFacts
 from jobgen.detect.slurm.facts import FOREVER
-from jobgen.detect.words import is_plain, number
 
 SHORT = 4 * 3600
-"""Seconds: a queue with a smaller limit is for tests and interactive work."""
+"""Seconds; queues with a smaller time limit are for tests and interactive work."""
 LOW = r"preempt|free|scaveng|backfill|low|idle"
-"""In names of queues whose jobs make way for others: PBS shows users no attribute of that."""
+"""Pattern in names of queues whose jobs are preempted: PBS shows users no attribute for that."""
 
 
 class UsableQueue(NamedTuple):
-    """A queue to which users submit."""
+    """A queue to which the user can submit jobs."""
 
     name: str
     attributes: Attributes
     hosts: List[Host]
-    """Where its jobs, or those of queues that it routes to, may run."""
+    """Hosts on which jobs of this queue, or of queues that it routes to, may run."""
     seconds: int
     wants_gpus: bool
-    """Whether something says that it is for GPUs: a minimum or default of them, its name, or its own nodes."""
+    """Whether the queue is for GPU jobs, by a minimum or default of GPUs, its name, or its own nodes."""
     takes_gpus: bool
     most_gpus: int
-    """That a job may ask for; 0 where there is no limit."""
+    """Maximum GPUs of a job; 0: no limit."""
     takes_others: bool
-    """Whether jobs without GPUs may run there."""
+    """Whether jobs without GPUs may run in this queue."""
     is_default: bool
 
 
 def queues_of(pbs: PbsFacts) -> List[UsableQueue]:
-    """Return the queues that the user may submit to."""
+    """Return the queues to which the user may submit."""
     names = [name for name, attributes in pbs.queues.items() if is_plain(name) and _is_open(attributes, pbs)]
     return [_queue(name, pbs) for name in names]
 
 
 def best(queues: List[UsableQueue], *, gpus: bool) -> Optional[UsableQueue]:
-    """Return the queue for jobs with GPUs, or without; None if there is none."""
+    """Return the best queue for jobs with or without GPUs; None if there is none."""
 
     def rank(queue: UsableQueue) -> Tuple[int, ...]:
         of_gpus = sum(host.gpus if gpus else 1 for host in queue.hosts if host.is_up)
@@ -77,7 +77,7 @@ def _queue(name: str, pbs: PbsFacts) -> UsableQueue:
 
 
 def _hosts_of(leaf: Attributes, name: str, targets: List[str], pbs: PbsFacts) -> List[Host]:
-    """Return the hosts where jobs of an execution queue may run: its own, and those that have what a chunk asks for."""
+    """Return the hosts of an execution queue: those bound to it, and shared ones with the resources of its chunks."""
     chunk, found = _chunk(leaf), []
     for host in pbs.hosts:
         queue = host.values.get("queue")
@@ -89,7 +89,7 @@ def _hosts_of(leaf: Attributes, name: str, targets: List[str], pbs: PbsFacts) ->
 
 
 def _chunk(leaf: Attributes) -> Dict[str, str]:
-    """Return the resources that each chunk of a queue's jobs gets, but for numbers: Qlist, queue_list, gputype."""
+    """Return the non-numeric default resources of a queue's chunks, such as Qlist, queue_list, gputype."""
     pairs = [(key.partition("default_chunk.")[2], value) for key, value in leaf.items()]
     return {key: value for key, value in pairs if key and not re.fullmatch(r"[0-9.]+([kmgt]?b)?", value)}
 
@@ -105,7 +105,7 @@ def _seconds(limit: str) -> int:
 
 
 def _is_open(attributes: Attributes, pbs: PbsFacts) -> bool:
-    """Return whether a queue takes jobs of the user."""
+    """Return whether a queue accepts the user's jobs."""
     if "False" in {attributes.get("enabled"), attributes.get("started")} or attributes.get("from_route_only") == "True":
         return False
     for kind, mine in (("group", pbs.groups), ("user", frozenset({pbs.user}))):

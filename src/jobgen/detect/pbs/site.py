@@ -1,4 +1,4 @@
-"""A draft of a PBS site, from what PBS says."""
+"""Draft of a PBS site from the facts about its cluster."""
 
 from __future__ import annotations
 
@@ -9,27 +9,29 @@ from typing import Dict, List, Optional
 from jobgen.detect.ask import Asker
 from jobgen.detect.draft import Draft
 from jobgen.detect.gpus import maker
+from jobgen.detect.parsing import is_plain, listed
 from jobgen.detect.pbs.facts import Host, PbsFacts, read_pbs, size_of
 from jobgen.detect.pbs.queues import UsableQueue, best, queues_of
-from jobgen.detect.words import is_plain, listed
 
 NODES = "pbsnodes -a"
 QUEUES = "qstat -Q -f"
 SERVER = "qstat -B -f"
 GIB = 1 << 30
 COMMON = frozenset({"arch", "host", "mem", "ncpus", "ngpus", "nmics", "vmem", "vnode", "vntype"})
-"""Resources that every OpenPBS has (pbs_resources(7B)), or that job scripts ask for anyway."""
+"""Resources of every OpenPBS (pbs_resources(7B)), and those that job scripts request anyway."""
 
 
 def draft_pbs(draft: Draft, asker: Asker, version: str) -> None:
-    """Find out the fields of a PBS site."""
+    """Detect the fields of a PBS site."""
     pbs = read_pbs(asker, version)
     draft.add("name", _name(pbs), f"{SERVER}: server_host={pbs.server.get('server_host', '')}")
-    draft.add("scheduler", "pbs", f"qstat --version: {version}" if version else "qsub is here")
+    draft.add("scheduler", "pbs", f"qstat --version: {version}" if version else "qsub is on this machine")
     if pbs.is_torque:
         draft.add("pbs", "torque", f"qstat --version: {version}")
     draft.add("resume", "chain", "qrerun is for operators (qrerun(1B))")
-    draft.ask("resume", "May a job run qsub on its node? Otherwise none. May you run qrerun? Then requeue.", "none")
+    draft.ask(
+        "resume", "Can jobs run qsub on their nodes? If not, set none. If you may run qrerun, set requeue.", "none"
+    )
     queues = queues_of(pbs)
     with_gpus, without = best(queues, gpus=True), best(queues, gpus=False)
     hosts = (with_gpus.hosts if with_gpus else []) or [host for host in pbs.hosts if host.gpus]
@@ -38,20 +40,22 @@ def draft_pbs(draft: Draft, asker: Asker, version: str) -> None:
     elif pbs.hosts:
         _without_gpus(draft, pbs)
     else:
-        draft.ask("gpus_per_node", f"How many GPUs has a node? {NODES} names no nodes.", 4)
-        draft.ask("cpus_per_gpu", "How many cores are there for each GPU of a node?", 8)
+        draft.ask("gpus_per_node", f"How many GPUs does a node have? {NODES} lists no nodes.", 4)
+        draft.ask("cpus_per_gpu", "How many CPU cores does a node have per GPU?", 8)
     _queues(draft, queues, with_gpus, without)
-    draft.ask("options.A", "Which account or project pays? PBS does not list yours.", "PROJECT")
-    text = "Which other lines have the examples in the site's documentation? Some want licences, or file systems."
+    draft.ask("options.A", "Which account or project is charged? PBS does not list yours.", "PROJECT")
+    text = "Which other directives do the site's examples have? Some sites require licenses or file systems."
     draft.ask("directives", text, ("-l filesystems=home",))
     own = sorted({name for host in hosts for name in host.resources} - COMMON)
     if own:
         draft.ask(
-            "node_properties", f"Must a job name more of its nodes? They have {listed(own)}.", (f"{own[0]}=VALUE",)
+            "node_properties",
+            f"Must jobs request other node resources? The nodes have {listed(own)}.",
+            (f"{own[0]}=VALUE",),
         )
-    draft.ask("local_disk", "Where is the nodes' own disk? In a job: echo $TMPDIR; df.", "$TMPDIR")
+    draft.ask("local_disk", "Where is the nodes' local disk? To find out, run in a job: echo $TMPDIR; df.", "$TMPDIR")
     if wait := (with_gpus.attributes if with_gpus else {}).get("kill_delay"):
-        draft.note(f"{QUEUES}: kill_delay = {wait}: the seconds that ranks have to save when a job is deleted.")
+        draft.note(f"{QUEUES}: kill_delay = {wait}: seconds that the ranks have to save after qdel.")
 
 
 def _name(pbs: PbsFacts) -> str:
@@ -60,22 +64,30 @@ def _name(pbs: PbsFacts) -> str:
 
 
 def ask_launcher(draft: Draft) -> None:
-    """Ask what starts processes on other nodes."""
+    """Add a question about the launcher or the remote shell."""
     if shutil.which("mpirun") and "mpi" not in draft.found:
-        draft.ask("launcher", "Shall mpirun start the ranks, as it is here? By default a remote shell does.", "mpirun")
+        draft.ask(
+            "launcher",
+            "Should mpirun, which is on this machine, start the ranks? The default is a remote shell.",
+            "mpirun",
+        )
     else:
-        draft.ask("remote_shell", "Can a job run commands on its nodes by ssh, without a password? Otherwise:", "rsh")
+        draft.ask(
+            "remote_shell",
+            "Can jobs run commands on their nodes with ssh, without a password? If not, which command?",
+            "rsh",
+        )
 
 
 def _gpus(draft: Draft, pbs: PbsFacts, hosts: List[Host], with_gpus: Optional[UsableQueue]) -> None:
-    """Find out what the nodes with GPUs have."""
+    """Detect GPUs, cores and memory of the GPU nodes."""
     up = [host for host in hosts if host.is_up and host.gpus] or [host for host in hosts if host.gpus]
     kind = _kind(draft, pbs, up)
     fewest = min(host.gpus for host in kind)
     if limit := (with_gpus.most_gpus if with_gpus else 0):
         fewest = min(fewest, limit)
     counts = sorted({host.gpus for host in kind})
-    mixed = f"; they have {listed(map(str, counts))}: the smallest" if len(counts) > 1 else ""
+    mixed = f"; counts differ ({listed(map(str, counts))}): the smallest" if len(counts) > 1 else ""
     word = "gpus" if pbs.is_torque else "ngpus"
     draft.add("gpus_per_node", fewest, f"{NODES}: {word} of {len(kind)} nodes{mixed}")
     smallest = min(kind, key=lambda host: host.cpus / host.gpus)
@@ -83,13 +95,15 @@ def _gpus(draft: Draft, pbs: PbsFacts, hosts: List[Host], with_gpus: Optional[Us
     what = "np" if pbs.is_torque else "ncpus"
     draft.add("cpus_per_gpu", each, f"{NODES}: {smallest.name} has {smallest.cpus} CPUs ({what})")
     if not smallest.are_cores:
-        draft.ask("cpus_per_gpu", f"Does {what} count hyper-threads? Then halve it: lscpu on a node.")
+        draft.ask(
+            "cpus_per_gpu", f"Does {what} count hyper-threads? If so, halve the value; run lscpu on a node to find out."
+        )
     texts = {text for host in kind for values in (*host.values.values(), host.resources) for text in values}
     made_by = maker(texts)
     if made_by in {"nvidia", "amd"}:
-        draft.add("accelerator", made_by, f"{NODES}: by the name of {listed(sorted(filter(_tells, texts)))}")
+        draft.add("accelerator", made_by, f"{NODES}: from the name {listed(sorted(filter(_tells, texts)))}")
     else:
-        draft.ask("accelerator", f"Are the GPUs NVIDIA's or AMD's? {NODES} does not tell.", "nvidia")
+        draft.ask("accelerator", f"Are the GPUs from NVIDIA or AMD? {NODES} does not show it.", "nvidia")
     _memory(draft, pbs, kind)
 
 
@@ -98,7 +112,7 @@ def _tells(text: str) -> bool:
 
 
 def _kind(draft: Draft, pbs: PbsFacts, hosts: List[Host]) -> List[Host]:
-    """Return the nodes with GPUs of the type that is there most, and name what requests them."""
+    """Return the nodes with the most common GPU type, and add the node property that requests them."""
     names = sorted({key for host in hosts for key in host.values if "gpu" in key.lower()})
     for name in [] if pbs.is_torque else names:
         totals: Dict[str, int] = {}
@@ -115,24 +129,24 @@ def _kind(draft: Draft, pbs: PbsFacts, hosts: List[Host]) -> List[Host]:
 
 
 def _memory(draft: Draft, pbs: PbsFacts, hosts: List[Host]) -> None:
-    """Ask for the memory of a node, where a job that does not ask is given less."""
+    """Set ``mem`` to a node's memory if PBS gives less to jobs that do not request memory."""
     names = ("resources_default.mem", "default_chunk.mem")
     everywhere = [*pbs.queues.values(), pbs.server]
     defaults = [f"{name} = {part[name]}" for part in everywhere for name in names if size_of(part.get(name, ""))]
     least = min((host.memory for host in hosts if host.memory), default=0)
     if defaults and least >= GIB:
-        draft.add("mem", f"{least // GIB}G", f"{NODES}: memory; a job that does not ask gets {defaults[0]}")
+        draft.add("mem", f"{least // GIB}G", f"{NODES}: memory of a node; jobs without a request get {defaults[0]}")
 
 
 def _without_gpus(draft: Draft, pbs: PbsFacts) -> None:
     smallest = min((host for host in pbs.hosts if host.is_up), key=lambda host: host.cpus, default=pbs.hosts[0])
     draft.add("accelerator", "none", f"{NODES}: no node has {'gpus' if pbs.is_torque else 'ngpus'}")
-    draft.add("gpus_per_node", 1, "no GPUs: ranks of a node")
-    draft.add("cpus_per_gpu", max(1, smallest.cpus), f"{NODES}: {smallest.name}, the smallest")
+    draft.add("gpus_per_node", 1, "no GPUs: number of ranks per node")
+    draft.add("cpus_per_gpu", max(1, smallest.cpus), f"{NODES}: {smallest.name}, the smallest node")
     names = {*pbs.queues, *(text for host in pbs.hosts for text in host.values.get("properties", ()))}
     hints = sorted(name for name in names if re.search("gpu|cuda", name.lower()) or maker([name]))
     if hints:
-        text = f"Do nodes have GPUs that PBS does not count? Names that sound so: {listed(hints)}."
+        text = f"Do nodes have GPUs that PBS does not count? Names that suggest so: {listed(hints)}."
         draft.ask("accelerator", text, "nvidia")
 
 
@@ -142,10 +156,10 @@ def _queues(
     if with_gpus:
         others = [queue.name for queue in queues if queue.takes_gpus and queue.name != with_gpus.name]
         default = ", the default queue" if with_gpus.is_default else ""
-        more = f"; others that take GPUs: {listed(others)}" if others else ""
+        more = f"; other queues with GPUs: {listed(others)}" if others else ""
         draft.add("options.q", with_gpus.name, f"{QUEUES}{default}{more}")
         if others:
-            draft.ask("options.q", "Is this the queue for such jobs?")
+            draft.ask("options.q", "Is this the right queue for GPU jobs?")
         if without and without.name != with_gpus.name:
             default = ", the default queue" if without.is_default else ""
             draft.add("cpu_options.q", without.name, f"{QUEUES}{default}")
@@ -153,4 +167,4 @@ def _queues(
         default = ", the default queue" if without.is_default else ""
         draft.add("options.q", without.name, f"{QUEUES}{default}")
     else:
-        draft.ask("options.q", f"Which queue? {QUEUES} names none that you may use.", "QUEUE")
+        draft.ask("options.q", f"Which queue? {QUEUES} lists none that you may use.", "QUEUE")

@@ -1,1 +1,1 @@
-"""A Slurm cluster: what it says of itself, and the site that this makes."""
+"""Detection of a site with Slurm."""

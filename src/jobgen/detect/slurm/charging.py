@@ -1,4 +1,4 @@
-"""Who pays for a job of Slurm: the account and the quality of service that a partition takes."""
+"""Detection of the Slurm account and quality of service (QOS) of jobs in a partition."""
 
 from __future__ import annotations
 
@@ -6,25 +6,29 @@ import re
 from typing import List, Optional
 
 from jobgen.detect.draft import Draft
+from jobgen.detect.parsing import is_plain, listed
 from jobgen.detect.slurm.facts import SlurmFacts
 from jobgen.detect.slurm.partitions import Partition, accounts_of, qos_of
-from jobgen.detect.words import is_plain, listed
 
 SACCTMGR = "sacctmgr show associations"
 
 
 def charge(draft: Draft, slurm: SlurmFacts, partition: Optional[Partition], without: Optional[Partition]) -> None:
-    """Find out account and quality of service of jobs in ``partition``, and of those ``without`` GPUs in theirs."""
+    """Detect account and QOS of jobs in ``partition``, and of CPU jobs in the partition ``without`` GPUs."""
     _accounts(draft, slurm, partition, without)
     _qos(draft, slurm, partition, without)
 
 
 def _accounts(draft: Draft, slurm: SlurmFacts, partition: Optional[Partition], without: Optional[Partition]) -> None:
-    """Tell who pays."""
+    """Detect the account to charge."""
     enforced = slurm.config.get("AccountingStorageEnforce", "")
     if forced := slurm.variables.get("SBATCH_ACCOUNT"):
         if is_plain(forced):
-            draft.add("options.account", forced, "SBATCH_ACCOUNT in the environment, which wins over a script's line")
+            draft.add(
+                "options.account",
+                forced,
+                "SBATCH_ACCOUNT in the environment, which takes precedence over a script's directive",
+            )
         return
     accounts = accounts_of(slurm, partition)
     if not accounts:
@@ -35,16 +39,16 @@ def _accounts(draft: Draft, slurm: SlurmFacts, partition: Optional[Partition], w
     chosen = _account(accounts, slurm, gpus=bool(without))
     draft.add("options.account", chosen, _account_source(accounts, chosen, slurm))
     if len(accounts) > 1:
-        draft.ask("options.account", "Is this the account that pays for such jobs?")
+        draft.ask("options.account", "Is this the right account to charge?")
     if without:
         cpu_accounts = accounts_of(slurm, without)
         cpu_chosen = _account(cpu_accounts, slurm, gpus=False) if cpu_accounts else ""
         if cpu_chosen and cpu_chosen != chosen and (chosen not in cpu_accounts or _says(cpu_chosen, "cpu")):
-            draft.add("cpu_options.account", cpu_chosen, f"{SACCTMGR}: of partition {without.name}, or by its name")
+            draft.add("cpu_options.account", cpu_chosen, f"{SACCTMGR}: from partition {without.name}, or from its name")
 
 
 def _account(accounts: List[str], slurm: SlurmFacts, *, gpus: bool) -> str:
-    """Return the account to name: by the word in its name where sites keep those for GPUs apart, or the default."""
+    """Return the account to charge: by "gpu" or "cpu" in its name if accounts differ so, else the default one."""
     other, mine = ("cpu", "gpu") if gpus else ("gpu", "cpu")
     named = [text for text in accounts if _says(text, mine)]
     if named and any(_says(text, other) for text in accounts):
@@ -63,13 +67,13 @@ def _account_source(accounts: List[str], chosen: str, slurm: SlurmFacts) -> str:
 
 
 def _qos(draft: Draft, slurm: SlurmFacts, partition: Optional[Partition], without: Optional[Partition]) -> None:
-    """Name a quality of service where a partition does not take the user's default one."""
+    """Set the QOS if a partition does not accept the user's default one."""
     chosen = _qos_name(draft, "options.qos", slurm, partition)
     if without:
         own = _qos_name(draft, "cpu_options.qos", slurm, without)
         allowed = qos_of(without)
         if chosen and not own and allowed is not None and chosen not in allowed:
-            draft.add("cpu_options.qos", False, f"scontrol show partition: {without.name} does not take {chosen}")
+            draft.add("cpu_options.qos", False, f"scontrol show partition: {without.name} does not accept {chosen}")
 
 
 def _qos_name(draft: Draft, key: str, slurm: SlurmFacts, partition: Optional[Partition]) -> str:
@@ -83,9 +87,9 @@ def _qos_name(draft: Draft, key: str, slurm: SlurmFacts, partition: Optional[Par
         return ""
     possible = [name for name in dict.fromkeys(mine) if name in allowed] or ([] if mine else sorted(allowed))
     if not possible:
-        draft.ask(key, f"Which quality of service may you use there? {source}.", min(allowed))
+        draft.ask(key, f"Which QOS may you use there? {source}.", min(allowed))
         return ""
     draft.add(key, possible[0], source)
     if len(possible) > 1:
-        draft.ask(key, f"Is this the quality of service for such jobs? You may use {listed(possible)}.")
+        draft.ask(key, f"Is this the right QOS? You may use {listed(possible)}.")
     return possible[0]

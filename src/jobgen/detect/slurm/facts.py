@@ -1,4 +1,4 @@
-"""What Slurm says of itself, by sinfo, scontrol and sacctmgr; nothing here lists each node of a large cluster."""
+"""Facts about a Slurm cluster from sinfo, scontrol, sacctmgr and srun, without listing each node of a large cluster."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from typing import Dict, FrozenSet, List, NamedTuple, Optional, Tuple
 
 from jobgen.detect.ask import Asker
 from jobgen.detect.gpus import Gpus, gpus_of
-from jobgen.detect.words import is_plain, number
+from jobgen.detect.parsing import is_plain, number
 
 SINFO = "%P|%a|%l|%D|%T|%c|%z|%m|%d|%f|%G|%N"
-"""Partition, whether it is up, time limit, number of nodes, state, CPUs, sockets:cores:threads, MiB of memory and of
-disk, features, generic resources, names: of nodes that are alike (sinfo(1))."""
+"""Fields for each group of identical nodes (sinfo(1)): partition, availability, time limit, number of nodes, state,
+CPUs, sockets:cores:threads, MiB of memory, MiB of disk, features, generic resources, node names."""
 ASSOCIATIONS = "format=cluster,account,partition,qos,defaultqos"
 FOREVER = 10**9
-"""Minutes of a time limit that is none."""
+"""Minutes that stand for no time limit."""
 
 
 class Nodes(NamedTuple):
-    """Nodes of a partition that are alike."""
+    """A group of identical nodes of a partition."""
 
     partition: str
     is_default: bool
     is_up: bool
-    """Whether the partition takes jobs and the nodes are neither down nor drained."""
+    """Whether the partition accepts jobs and the nodes are neither down nor drained."""
     minutes: int
     """The partition's time limit."""
     size: int
-    """How many they are."""
+    """Number of nodes."""
     cpus: int
-    """As Slurm counts them: cores or hyper-threads."""
+    """CPUs of a node in Slurm's count: cores or hyper-threads."""
     cores: int
     memory: int
     """In MiB."""
     disk: int
-    """MiB of the local disk; 0 where nobody told Slurm."""
+    """MiB of the local disk; 0 if Slurm does not know it."""
     features: Tuple[str, ...]
     gpus: Tuple[Gpus, ...]
     other_gres: Tuple[str, ...]
     first: str
-    """The name of the first of them."""
+    """Name of the first node."""
 
 
 class Association(NamedTuple):
@@ -47,13 +47,13 @@ class Association(NamedTuple):
 
     account: str
     partition: str
-    """Where alone that holds; "": everywhere."""
+    """Partition to which it applies; "": all."""
     qos: Tuple[str, ...]
     default_qos: str
 
 
 class SlurmFacts(NamedTuple):
-    """All of it. None, or nothing in it, is what Slurm did not say."""
+    """All facts about a Slurm cluster; those that Slurm did not report are None or empty."""
 
     config: Dict[str, str]
     nodes: List[Nodes]
@@ -62,18 +62,18 @@ class SlurmFacts(NamedTuple):
     default_account: str
     groups: FrozenSet[str]
     mpi: FrozenSet[str]
-    """What srun's --mpi can be."""
+    """Words of ``srun --mpi=list``, with the valid values of --mpi."""
     has_pyxis: bool
     variables: Dict[str, str]
-    """SBATCH_PARTITION and others of the environment, which win over the lines of a script (sbatch(1))."""
+    """SBATCH_PARTITION and similar variables, which take precedence over a script's directives (sbatch(1))."""
 
 
 def read_slurm(asker: Asker, config: Dict[str, str]) -> SlurmFacts:
-    """Ask Slurm, whose ``config`` is known, for the rest."""
+    """Query Slurm for all other facts; ``config``: the result of ``read_config``."""
     rows = asker.ask("sinfo", "--exact", "--noheader", f"--format={SINFO}").text.splitlines()
     partitions = [_pairs(line) for line in asker.ask("scontrol", "--oneliner", "show", "partition").text.splitlines()]
     user = asker.ask("id", "--user", "--name").text.strip()
-    # an error where there is no accounting, which the configuration knows
+    # without accounting, which the configuration shows, sacctmgr would fail
     has_accounts = "slurmdbd" in config.get("AccountingStorageType", "slurmdbd") and is_plain(user)
     help_of_srun = asker.ask("srun", "--help").text
     return SlurmFacts(
@@ -90,25 +90,25 @@ def read_slurm(asker: Asker, config: Dict[str, str]) -> SlurmFacts:
 
 
 def read_config(asker: Asker) -> Dict[str, str]:
-    """Return ``scontrol show config``; empty where no controller answers."""
+    """Return ``scontrol show config``; empty if the controller does not answer."""
     text = asker.ask("scontrol", "show", "config").text
     pairs = re.findall(r"(?m)^([A-Za-z_]\w*(?:\[\d+\])?) *= *(.*?) *$", text)
     return {name: "" if value == "(null)" else value for name, value in pairs}
 
 
 def node_facts(asker: Asker, name: str) -> Dict[str, str]:
-    """Return ``scontrol show node`` of one node."""
+    """Return ``scontrol show node`` of the node ``name``."""
     return _pairs(asker.ask("scontrol", "--oneliner", "show", "node", name).text) if is_plain(name) else {}
 
 
 def minutes_of(limit: str) -> int:
-    """Return the minutes of 1-00:00:00, 4:00:00, 30:00 or infinite."""
+    """Parse a time limit (1-00:00:00, 4:00:00, 30:00, infinite) into minutes."""
     found = re.fullmatch(r"(?:([0-9]+)-)?(?:([0-9]+):)?([0-9]+):[0-9]+", limit)
     return sum(number(part or "") * unit for part, unit in zip(found.groups(), (1440, 60, 1))) if found else FOREVER
 
 
 def _pairs(line: str) -> Dict[str, str]:
-    """Return what a line of ``scontrol --oneliner`` says; the first of two values of a name counts."""
+    """Parse a line of ``scontrol --oneliner``; the first value of a repeated name is kept."""
     found: Dict[str, str] = {}
     for name, value in re.findall(r"(?:^| )([A-Za-z][\w/:]*)=(\S*)", line):
         found.setdefault(name, "" if value == "(null)" else value)
@@ -116,13 +116,13 @@ def _pairs(line: str) -> Dict[str, str]:
 
 
 def _nodes(line: str) -> Optional[Nodes]:
-    """Return a row of sinfo; None for a line that is none."""
+    """Parse a row of sinfo; return None for another line."""
     fields = line.strip().split("|")
     if len(fields) != SINFO.count("|") + 1 or not is_plain(fields[0].rstrip("*")) or not number(fields[3]):
         return None
     name, up, limit, count, state, cpus, shape, memory, disk, features, gres, names = fields
     sockets, cores, threads = ([max(1, number(part)) for part in shape.split(":")] + [1, 1, 1])[:3]
-    first = re.match(r"(?:[^,\[]|\[[^\]]*\])*", names)  # up to the first comma that is in no brackets
+    first = re.match(r"(?:[^,\[]|\[[^\]]*\])*", names)  # up to the first comma outside brackets
     return Nodes(
         partition=name.rstrip("*"),
         is_default=name.endswith("*"),
@@ -152,7 +152,7 @@ def _associations(asker: Asker, user: str, cluster: str) -> Optional[List[Associ
     return [
         Association(account, partition, tuple(filter(None, qos.split(","))), default)
         for its, account, partition, qos, default in (row for row in rows if len(row) == ASSOCIATIONS.count(",") + 1)
-        if is_plain(account) and its.lower() in {cluster.lower(), ""}  # a database may be of several clusters
+        if is_plain(account) and its.lower() in {cluster.lower(), ""}  # a database can serve several clusters
     ]
 
 

@@ -1,4 +1,4 @@
-"""Which partition takes jobs with GPUs, and which those without: the one that a user of the cluster would name."""
+"""Choice of the Slurm partitions for jobs with and without GPUs."""
 
 from __future__ import annotations
 
@@ -8,54 +8,54 @@ from jobgen.detect.gpus import Gpus
 from jobgen.detect.slurm.facts import Nodes, SlurmFacts
 
 SHORT = 240
-"""Minutes: a partition with a smaller limit is for tests and interactive work."""
+"""Minutes; partitions with a smaller time limit are for tests and interactive work."""
 
 
 class Partition(NamedTuple):
-    """A partition and what is known of it."""
+    """A partition and its nodes."""
 
     name: str
     nodes: List[Nodes]
     facts: Dict[str, str]
     """``scontrol show partition``."""
     is_allowed: bool
-    """Whether nothing says that the user may not use it."""
+    """Whether no known rule excludes the user."""
     is_preempted: bool
-    """Whether its jobs make way for those of other partitions."""
+    """Whether jobs of other partitions can preempt its jobs."""
 
     @property
     def is_default(self) -> bool:
-        """Whether jobs that name no partition go there."""
+        """Whether jobs without a partition go to this one."""
         return self.nodes[0].is_default
 
     @property
     def is_of_gpus(self) -> bool:
-        """Whether most of its nodes have GPUs."""
+        """Whether at least half of its nodes have GPUs."""
         return 2 * sum(nodes.size for nodes in self.gpu_nodes) >= sum(nodes.size for nodes in self.nodes)
 
     @property
     def gpu_nodes(self) -> List[Nodes]:
-        """Return its nodes that have GPUs."""
+        """Groups of its nodes that have GPUs."""
         return [nodes for nodes in self.nodes if nodes.gpus]
 
     def total(self, *, gpus: bool) -> int:
-        """Return how many GPUs it has that can be used, or nodes without any."""
+        """Return its number of usable GPUs, or, without ``gpus``, of usable nodes without GPUs."""
         if gpus:
             return sum(nodes.size * sum(part.per_node for part in nodes.gpus) for nodes in self.nodes if nodes.is_up)
         return sum(nodes.size for nodes in self.nodes if nodes.is_up and not nodes.gpus)
 
 
 class Kind(NamedTuple):
-    """The GPUs that a job asks for, and the nodes of a partition that have them."""
+    """The GPUs that a job requests, and the nodes of a partition that have them."""
 
     gpus: Gpus
-    """With the smallest number that one of these nodes has."""
+    """Type, and the smallest number on one of these nodes."""
     nodes: List[Nodes]
     others: List[str]
     """Other types of GPUs in the partition."""
 
     def shares(self, nodes: Nodes) -> int:
-        """Return how many GPUs of a node share it: those of the type, or all its slices."""
+        """Return the number of GPUs that share a node: those of the type, or all if they are slices."""
         return sum(part.per_node for part in nodes.gpus if self.gpus.is_slice or part.type == self.gpus.type)
 
 
@@ -77,10 +77,10 @@ def partitions_of(slurm: SlurmFacts) -> List[Partition]:
 
 
 def best(partitions: List[Partition], *, gpus: bool) -> Optional[Partition]:
-    """Return the partition for jobs with GPUs, or without; None if there is none.
+    """Return the best partition for jobs with or without GPUs; None if there is none.
 
-    Whole GPUs rather than slices, and no partition that mixes the two sorts; then the default one if it is for work and
-    not for tests, another such one, one whose jobs are not preempted, and the one with the most.
+    Criteria in order: whole GPUs instead of slices; no mix of nodes with and without GPUs; the default partition if its
+    time limit allows work; any such time limit; no preemption; the default partition; the most GPUs or nodes.
     """
 
     def rank(partition: Partition) -> Tuple[int, ...]:
@@ -91,14 +91,14 @@ def best(partitions: List[Partition], *, gpus: bool) -> Optional[Partition]:
         return (*map(int, order), partition.total(gpus=gpus))
 
     possible = [partition for partition in partitions if partition.is_allowed and partition.total(gpus=gpus)]
-    if not possible:  # all are down today
+    if not possible:  # all nodes are down
         rows = [(partition, partition.gpu_nodes if gpus else partition.nodes) for partition in partitions]
         possible = [partition for partition, nodes in rows if partition.is_allowed and nodes and gpus]
     return max(possible, key=rank) if possible else None
 
 
 def kind_of(partition: Partition) -> Kind:
-    """Return the GPUs of a partition that has some: of the type that is there most, whole ones if possible."""
+    """Return the most common type of a partition's GPUs, whole GPUs before slices; the partition must have GPUs."""
     totals: Dict[Tuple[bool, str], int] = {}
     for nodes in partition.gpu_nodes:
         for gpus in nodes.gpus:
@@ -113,7 +113,7 @@ def kind_of(partition: Partition) -> Kind:
 
 
 def accounts_of(slurm: SlurmFacts, partition: Optional[Partition]) -> List[str]:
-    """Return the user's accounts, or those that a partition takes."""
+    """Return the user's accounts, or those of them that ``partition`` accepts."""
     name, facts = (partition.name, partition.facts) if partition else ("", {})
     every = [row.account for row in slurm.associations or [] if row.partition in {"", name} or not name]
     allowed, denied = _names(facts.get("AllowAccounts")), _names(facts.get("DenyAccounts"))
@@ -122,12 +122,12 @@ def accounts_of(slurm: SlurmFacts, partition: Optional[Partition]) -> List[str]:
 
 
 def qos_of(partition: Partition) -> Optional[FrozenSet[str]]:
-    """Return the qualities of service that a partition takes; None where it takes any."""
+    """Return the QOS that a partition accepts; None: any."""
     return _names(partition.facts.get("AllowQos"))
 
 
 def _is_allowed(name: str, facts: Dict[str, str], slurm: SlurmFacts) -> bool:
-    """Return whether nothing forbids the user a partition: its state, groups, accounts, qualities of service."""
+    """Return whether a partition accepts the user's jobs, by its state, groups, accounts and QOS."""
     if facts.get("State", "UP") not in {"UP", ""} or facts.get("RootOnly") == "YES":
         return False
     groups = _names(facts.get("AllowGroups"))
@@ -141,7 +141,7 @@ def _is_allowed(name: str, facts: Dict[str, str], slurm: SlurmFacts) -> bool:
 
 
 def _names(text: Optional[str]) -> Optional[FrozenSet[str]]:
-    """Return a list of scontrol's; None for ALL, and for what it does not say."""
+    """Parse a list in scontrol's output; return None for ALL and for a missing value."""
     return None if text in {None, "", "ALL", "N/A"} else frozenset((text or "").split(","))
 
 

@@ -1,4 +1,4 @@
-"""A draft of a Slurm site, from what Slurm says."""
+"""Draft of a Slurm site from the facts about its cluster."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from typing import Dict, List, Optional, Tuple
 from jobgen.detect.ask import Asker
 from jobgen.detect.draft import Draft
 from jobgen.detect.gpus import maker
+from jobgen.detect.parsing import is_plain, listed, number
 from jobgen.detect.slurm.charging import charge
 from jobgen.detect.slurm.facts import SlurmFacts, node_facts, read_slurm
 from jobgen.detect.slurm.node import NODE, Node, draft_cores, draft_local_disk, draft_memory
 from jobgen.detect.slurm.partitions import Kind, Partition, best, kind_of, partitions_of
-from jobgen.detect.words import is_plain, listed, number
 
 CONFIG = "scontrol show config"
 SINFO = "sinfo"
 GPU_WORDS = r"gpu|cuda|dgx|accel|booster"
-"""In names of partitions and features: of nodes with GPUs, whatever Slurm counts."""
+"""Pattern in names of partitions and features that indicates GPU nodes, even if Slurm does not count GPUs."""
 SAID_ELSEWHERE = {"SBATCH_ACCOUNT", "SBATCH_EXPORT"}
-"""Of the variables by which people set options of sbatch."""
+"""Variables with sbatch options that other parts of the draft mention."""
 LEAST_VERSION = (20, 11)
-"""Of Slurm, for job scripts."""
+"""Oldest Slurm version for job scripts."""
 
 
 def draft_slurm(draft: Draft, asker: Asker, config: Dict[str, str]) -> bool:
-    """Find out the fields of a Slurm site, whose ``config`` is known; return whether it has pyxis."""
+    """Detect the fields of a Slurm site from ``config`` and further queries; return whether it has Pyxis."""
     slurm = read_slurm(asker, config)
     version = config.get("SLURM_VERSION", "")
     if is_plain(name := config.get("ClusterName", "")):
         draft.add("name", name, f"{CONFIG}: ClusterName")
-    draft.add("name", "slurm", "no command tells what the cluster is called")
-    draft.add("scheduler", "slurm", f"{CONFIG}: SLURM_VERSION={version}" if version else "sbatch is here")
+    draft.add("name", "slurm", "no command shows the cluster's name")
+    draft.add("scheduler", "slurm", f"{CONFIG}: SLURM_VERSION={version}" if version else "sbatch is on this machine")
     if version and _version(version) < LEAST_VERSION:
-        draft.note(f"Job scripts need Slurm {'.'.join(map(str, LEAST_VERSION))}; this one is {version}.")
+        draft.note(f"Job scripts need Slurm {'.'.join(map(str, LEAST_VERSION))} or later; this cluster has {version}.")
     partitions = partitions_of(slurm)
     with_gpus, without = best(partitions, gpus=True), best(partitions, gpus=False)
     if with_gpus:
@@ -46,17 +46,17 @@ def draft_slurm(draft: Draft, asker: Asker, config: Dict[str, str]) -> bool:
     elif without:
         _without_gpus(draft, asker, config, partitions, without)
     else:
-        draft.ask("gpus_per_node", "How many GPUs has a node? sinfo names no nodes.", 4)
-        draft.ask("cpus_per_gpu", "How many cores are there for each GPU of a node?", 8)
-        draft.ask("options.partition", "Which partition has the GPUs? sinfo names none.", "gpu")
+        draft.ask("gpus_per_node", "How many GPUs does a node have? sinfo lists no nodes.", 4)
+        draft.ask("cpus_per_gpu", "How many CPU cores does a node have per GPU?", 8)
+        draft.ask("options.partition", "Which partition has GPUs? sinfo lists none.", "gpu")
     charge(draft, slurm, with_gpus or without, without if with_gpus else None)
     _plugins(draft, slurm, with_gpus)
     _resume(draft, config)
     for name in sorted({*slurm.variables} - SAID_ELSEWHERE):
-        draft.note(f"{name}={slurm.variables[name]} in the environment wins over a line of a script (sbatch(1)).")
+        draft.note(f"{name}={slurm.variables[name]} in the environment overrides a script's directives (sbatch(1)).")
     if slurm.mpi and not any(text.startswith("pmix") for text in slurm.mpi):
         draft.note(f"srun --mpi=list: {listed(sorted(slurm.mpi & {'none', 'openmpi', 'pmi2', 'cray_shasta'}))}, no "
-                   "pmix: horovod-srun cannot start ranks here; horovod and horovod-gloo can.")  # fmt: skip
+                   "pmix: horovod-srun cannot start ranks here, but horovod and horovod-gloo can.")  # fmt: skip
     return slurm.has_pyxis
 
 
@@ -65,12 +65,12 @@ def _version(text: str) -> Tuple[int, ...]:
 
 
 def _gpus(draft: Draft, asker: Asker, slurm: SlurmFacts, partition: Partition, kind: Kind) -> None:
-    """Find out what a node of the partition has."""
+    """Detect GPUs, cores, disk and memory of a node of the partition."""
     gres = ":".join(filter(None, ["gpu", kind.gpus.type, str(kind.gpus.per_node)]))
     counts = sorted({part.per_node for nodes in kind.nodes for part in nodes.gpus if part.type == kind.gpus.type})
-    mixed = f"; its nodes have {listed(map(str, counts))}: the smallest" if len(counts) > 1 else ""
+    mixed = f"; counts differ ({listed(map(str, counts))}): the smallest" if len(counts) > 1 else ""
     count = 1 if kind.gpus.is_slice else kind.gpus.per_node
-    slices = "; slices of a GPU (MIG): a job takes one" if kind.gpus.is_slice else ""
+    slices = "; GPU slices (MIG): a job uses one" if kind.gpus.is_slice else ""
     draft.add("gpus_per_node", count, f"{SINFO}, partition {partition.name}: {gres}{mixed}{slices}")
     if kind.gpus.type and (kind.others or kind.gpus.is_slice):
         names = f"; others: {listed(text or 'no type' for text in kind.others)}" if kind.others else ""
@@ -79,11 +79,11 @@ def _gpus(draft: Draft, asker: Asker, slurm: SlurmFacts, partition: Partition, k
     made_by = maker(types) or maker(text for nodes in kind.nodes for text in nodes.features) or maker([partition.name])
     known = ", ".join(sorted({*filter(None, types)})[:3]) or f"{partition.name} and its nodes' features"
     if made_by in {"nvidia", "amd"}:
-        draft.add("accelerator", made_by, f"{SINFO}: by the name of {known}")
+        draft.add("accelerator", made_by, f"{SINFO}: from the name {known}")
     elif made_by:
-        draft.add("accelerator", "none", f"{SINFO}: {known}; job scripts know NVIDIA's and AMD's GPUs alone")
+        draft.add("accelerator", "none", f"{SINFO}: {known}; job scripts support only NVIDIA and AMD GPUs")
     else:
-        draft.ask("accelerator", f"Are the GPUs NVIDIA's or AMD's? {SINFO} does not tell ({gres}).", "nvidia")
+        draft.ask("accelerator", f"Are the GPUs from NVIDIA or AMD? {SINFO} does not show it ({gres}).", "nvidia")
     fewest = min(kind.nodes, key=lambda nodes: nodes.cores / kind.shares(nodes))
     node = Node(fewest, node_facts(asker, fewest.first), partition.facts)
     draft_cores(draft, node, shares=kind.shares(fewest))
@@ -95,7 +95,7 @@ def _gpus(draft: Draft, asker: Asker, slurm: SlurmFacts, partition: Partition, k
 
 
 def _gpu_request(draft: Draft, slurm: SlurmFacts) -> None:
-    """Tell which option asks for GPUs: those but --gres are of the plugin cons_tres alone, in Slurm 19.05 and later.
+    """Detect the option that requests GPUs: all except --gres need the plugin cons_tres of Slurm 19.05 or later.
 
     https://slurm.schedmd.com/gres.html, "Running Jobs".
     """
@@ -105,11 +105,11 @@ def _gpu_request(draft: Draft, slurm: SlurmFacts) -> None:
     if plugin == "select/cons_tres" or "OTHER_CONS_TRES" in inside:
         draft.add("gpu_request", "gpus-per-node", how)
     elif plugin in {"select/linear", "select/cons_res", "select/serial"} or "OTHER_" in inside:
-        draft.add("gpu_request", "gres", f"{how}, which does not know --gpus-per-node")
+        draft.add("gpu_request", "gres", f"{how}, which does not support --gpus-per-node")
     elif version and _version(version) < (19, 5):
         draft.add("gpu_request", "gres", f"{CONFIG}: SLURM_VERSION={version}; --gpus-per-node came with 19.05")
     else:
-        draft.ask("gpu_request", f"How do jobs ask for GPUs? SelectType is {plugin or 'not known'}.", "gres")
+        draft.ask("gpu_request", f"Which option requests GPUs? SelectType is {plugin or 'not known'}.", "gres")
 
 
 def _partitions(draft: Draft, every: List[Partition], chosen: Partition, without: Optional[Partition]) -> None:
@@ -124,29 +124,29 @@ def _partitions(draft: Draft, every: List[Partition], chosen: Partition, without
 
 
 def _memory_without_gpus(draft: Draft, kind: Kind, without: Partition) -> None:
-    """Leave the memory to Slurm where nodes have less for each core than those with GPUs."""
+    """Drop ``mem`` for CPU jobs if their nodes have less memory per core than the GPU nodes."""
     own = min(nodes.memory / nodes.cores for nodes in without.nodes)
     if own < min(nodes.memory / nodes.cores for nodes in kind.nodes):
-        source = f"{SINFO}: nodes of {without.name} have less memory for each core: Slurm's default"
+        source = f"{SINFO}: nodes of {without.name} have less memory per core: use Slurm's default"
         draft.add("cpu_options.mem", False, source)
 
 
 def _without_gpus(
     draft: Draft, asker: Asker, config: Dict[str, str], every: List[Partition], chosen: Partition
 ) -> None:
-    """Find out what a cluster without GPUs has; a rank for each socket is near its memory."""
+    """Detect the fields of a cluster without GPUs: one rank per socket, close to its memory."""
     nodes = min((row for row in chosen.nodes if row.is_up), key=lambda row: row.cores)
     node = Node(nodes, node_facts(asker, nodes.first), chosen.facts)
     sockets = number(node.facts.get("Sockets", "")) or 1
     draft.add("accelerator", "none", f"{SINFO}: no node has gpu as a generic resource")
-    draft.add("gpus_per_node", sockets, f"no GPUs: ranks of a node, one for each socket ({NODE} {nodes.first})")
+    draft.add("gpus_per_node", sockets, f"no GPUs: ranks per node, one per socket ({NODE} {nodes.first})")
     draft_cores(draft, node, shares=sockets)
     draft_memory(draft, node, config, share=1)
     draft_local_disk(draft, node, config)
     names = [text for row in every for part in row.nodes for text in (part.partition, *part.features)]
     hints = sorted({text for text in names if re.search(GPU_WORDS, text.lower()) or maker([text])})
     if hints:
-        text = f"Do nodes have GPUs that Slurm does not count? Names that sound so: {listed(hints)}."
+        text = f"Do nodes have GPUs that Slurm does not count? Names that suggest so: {listed(hints)}."
         draft.ask("accelerator", text, "nvidia")
     default = ", the default partition" if chosen.is_default else ""
     others = [part.name for part in every if part.name != chosen.name and part.is_allowed]
@@ -155,21 +155,19 @@ def _without_gpus(
 
 
 def _plugins(draft: Draft, slurm: SlurmFacts, with_gpus: Optional[Partition]) -> None:
-    """Ask about what no command shows: rules of the site by which jobs are changed or refused."""
+    """Add questions about the site's submit plugins, whose rules no command shows."""
     pairs = [(name, slurm.config.get(name, "")) for name in ("JobSubmitPlugins", "CliFilterPlugins")]
     named = [f"{name}={value}" for name, value in pairs if value]
     if not named:
         return
-    text = (
-        f"What does the site's submit plugin ({listed(named)}) want or refuse? Compare its documentation's examples: "
-    )
-    draft.ask("options.partition", f"{text}--gres in place of --gpus-per-node, a type of GPU, no partition at all?")
+    text = f"What does the site's submit plugin ({listed(named)}) require or reject? See the site's documentation: "
+    draft.ask("options.partition", f"{text}--gres instead of --gpus-per-node, a GPU type, no partition?")
     if "cpu_options.partition" in draft.found:
-        draft.ask("cpu_options.partition", "The same here: or does the plugin choose?")
+        draft.ask("cpu_options.partition", "Is this partition correct for CPU jobs, or does the plugin choose?")
     features = sorted({text for nodes in (with_gpus.gpu_nodes if with_gpus else []) for text in nodes.features})
     if features:
         draft.ask(
-            "options.constraint", f"Must a job name a feature of its nodes? They have {listed(features)}.", features[0]
+            "options.constraint", f"Must jobs request a node feature? The nodes have {listed(features)}.", features[0]
         )
 
 
@@ -178,9 +176,11 @@ def _resume(draft: Draft, config: Dict[str, str]) -> None:
     if requeue == "1":
         draft.add("resume", "requeue", f"{CONFIG}: JobRequeue=1")
     elif requeue:
-        draft.add("resume", "requeue", f"{CONFIG}: JobRequeue={requeue}, and scripts ask for it by --requeue")
+        draft.add("resume", "requeue", f"{CONFIG}: JobRequeue={requeue}; scripts request it with --requeue")
         draft.ask("resume", "May users requeue their jobs (scontrol requeue)?", "none")
     if number(wait):
-        draft.note(f"{CONFIG}: KillWait={wait}: the time that ranks have to save when a job is cancelled.")
+        draft.note(f"{CONFIG}: KillWait={wait}: time that the ranks have to save after scancel.")
     if config.get("TaskPlugin") in {"task/none", ""} and "TaskPlugin" in config:
-        draft.note(f"{CONFIG}: TaskPlugin={config['TaskPlugin'] or 'none'}: nothing keeps a job to its cores and GPUs.")
+        draft.note(
+            f"{CONFIG}: TaskPlugin={config['TaskPlugin'] or 'none'}: jobs are not confined to their cores and GPUs."
+        )

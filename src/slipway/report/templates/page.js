@@ -1,5 +1,5 @@
 "use strict";
-// A table of class "sortable" is sorted by the column whose head is pressed; a second time, the other way round.
+// A click on a column head of a "sortable" table sorts the table by this column; a second click reverses the order.
 for (const table of document.querySelectorAll("table.sortable")) {
   const heads = [...table.tHead.rows[0].cells];
   heads.forEach((head, column) => {
@@ -14,7 +14,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
       const empty = (text) => text === "" || text === "nan" || text === "–";
       const compare = (a, b) => {
         const [one, other] = [key(a), key(b)];
-        if (empty(one) || empty(other)) return empty(one) - empty(other); // last, whichever way
+        if (empty(one) || empty(other)) return empty(one) - empty(other); // empty cells are last in both orders
         const difference = one - other;
         const order = Number.isNaN(difference) ? one.localeCompare(other, undefined, { numeric: true }) : difference;
         return down ? -order : order;
@@ -23,7 +23,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
     });
   });
 }
-// What is folded is printed too.
+// Open all <details> elements for printing.
 addEventListener("beforeprint", () => {
   for (const fold of document.querySelectorAll("details:not([open])")) {
     fold.open = true;

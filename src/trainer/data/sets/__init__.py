@@ -1,4 +1,4 @@
-"""Data sets by name: each function returns the training and the validation part of one."""
+"""Data sets by name: each function returns the training and validation split of one."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ __all__ = ["DATASETS", "Dataset", "InMemoryDataset", "Splits", "fetch_data", "op
 
 
 def open_data(config: DataConfig) -> Splits:
-    """Return both parts of the configured data set.
+    """Return both splits of the configured data set.
 
     Raises:
-        ConfigError: if it is not there or not usable, saying what to do.
+        ConfigError: if the data set is missing or unusable. The message has the remedy.
     """
     if SEPARATOR in config.dataset:
         return open_plugin_dataset(config)
@@ -40,10 +40,10 @@ def open_data(config: DataConfig) -> Splits:
 
 
 def open_on_ranks(config: DataConfig, comm: Communicator) -> Splits:
-    """Return ``open_data(config)`` on every rank; one rank downloads what is to be downloaded, and the others find it.
+    """Return ``open_data(config)`` on each rank; with ``config.download``, only rank 0 downloads the data.
 
     Raises:
-        ConfigError: as ``open_data`` does.
+        ConfigError: as in ``open_data``.
     """
     if config.download:
         run_on_root(comm, lambda: fetch_data(config))
@@ -51,5 +51,5 @@ def open_on_ranks(config: DataConfig, comm: Communicator) -> Splits:
 
 
 def fetch_data(config: DataConfig) -> None:
-    """Download what ``open_data`` would, and check that it opens."""
+    """Download the configured data set if ``config.download``, and check that it opens."""
     open_data(config)

@@ -1,7 +1,7 @@
-"""Drawn pictures of 21 kinds of land use: a look-alike of the UC Merced Land Use data set.
+"""Generated pictures of 21 land-use classes, in imitation of the UC Merced Land Use data set.
 
-The names of the classes are those of Y. Yang and S. Newsam, Bag-of-visual-words and spatial extensions for land-use
-classification, ACM GIS 2010. The pictures are patterns: what a model learns from them says nothing of photographs.
+The class names are those of Y. Yang and S. Newsam, Bag-of-visual-words and spatial extensions for land-use
+classification, ACM GIS 2010. The pictures are patterns: results on them do not carry over to photographs.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Colour = tuple[int, int, int]
 Pattern = Callable[[Floats, Floats], Floats]
-"""From two coordinates, -1 to 1 before they are turned at random, to the share of the feature's colour, 0 to 1."""
+"""Maps two coordinates (from -1 to 1 before a random rotation) to the weight of the feature's color, from 0 to 1."""
 NOISE = 14.0
-"""Standard deviation of each pixel, of 255."""
+"""Standard deviation of the noise on each pixel, on a scale of 255."""
 
 GRASS, CROP, FOREST, SAND, WATER = (96, 134, 72), (150, 160, 84), (40, 72, 40), (206, 186, 140), (58, 92, 118)
 ASPHALT, CONCRETE, ROOF, EARTH = (92, 92, 96), (176, 174, 168), (158, 88, 70), (150, 128, 96)
 
 
 class Look(NamedTuple):
-    """How a class looks: one colour on another, in a pattern."""
+    """Look of a class: a pattern in one color on a ground of another."""
 
     ground: Colour
     feature: Colour
@@ -98,11 +98,11 @@ LOOKS = {
     "storagetanks": Look(EARTH, (235, 235, 235), _discs(3, 0.35)),
     "tenniscourt": Look(GRASS, (60, 110, 160), _rectangle(0.75, 0.4)),
 }
-"""By class, in the order of the alphabet."""
+"""Looks by class, in alphabetical order."""
 
 
 def draw(look: Look, edge: int, generator: np.random.Generator) -> NDArray[np.uint8]:
-    """Return a picture uint8 [edge, edge, 3]: turned, moved, scaled, brightened and made noisy at random."""
+    """Return a picture uint8 [edge, edge, 3] with random rotation, shift, scale, brightness and noise."""
     line = np.linspace(-1, 1, edge)
     x, y = np.meshgrid(line, line)
     angle, scale = generator.uniform(0, 2 * np.pi), generator.uniform(0.85, 1.15)

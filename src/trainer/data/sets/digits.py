@@ -1,4 +1,4 @@
-"""Handwritten digits: 1,797 images of 8 x 8 pixels in 17 grey levels, in digits.npz beside this file.
+"""Handwritten digits: 1,797 images of 8 x 8 pixels in 17 grey levels, from digits.npz in this folder.
 
 Source: E. Alpaydin, C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository, 1998,
 doi:10.24432/C50P49 (CC BY 4.0); its test part, in the order of ``sklearn.datasets.load_digits()``.
@@ -20,7 +20,7 @@ FILE = Path(__file__).with_name("digits.npz")
 
 
 def digits(config: DataConfig) -> Splits:
-    """Return the digits, ``config.val_fraction`` of them held out by a stratified shuffle."""
+    """Return the digits; a stratified shuffle holds out ``config.val_fraction`` of them for validation."""
     with np.load(FILE) as arrays:
         images = torch.from_numpy(arrays["images"] * 15)[:, None]  # 0..16 becomes 0..240
         labels = torch.from_numpy(arrays["labels"]).long()

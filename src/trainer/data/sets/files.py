@@ -1,4 +1,4 @@
-"""Where the images of a set lie: in a folder for each class, or in a ZIP archive of such folders."""
+"""Image files of a data set: in one folder per class, or in a ZIP archive of such folders."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from slipway.base.bounded_read import open_regular
 from slipway.base.flags import is_utf8
-from slipway.base.reading import open_regular
 from slipway.data.archive import Archive, ArchiveError, Names
 from slipway.data.packed import SUFFIXES, Images, find_images, is_image, is_left_out, left_out_of, root_of
 from trainer.config.errors import ConfigError
@@ -22,7 +22,7 @@ from trainer.data.base import Ids
 
 
 class Files(Protocol):
-    """Files by number."""
+    """Files with numbers."""
 
     def open(self, number: int) -> BinaryIO:
         """Open a file for reading.
@@ -39,43 +39,43 @@ class Files(Protocol):
 
 
 class Scanned(NamedTuple):
-    """Images, in the order of their paths."""
+    """Images, ordered by path."""
 
     files: Files
     numbers: Ids
-    """Which of the files they are."""
+    """Number of each image among ``files``."""
     labels: Tensor
     """int64 [n]"""
     classes: tuple[str, ...]
 
 
 class Tree(Protocol):
-    """Folders of images."""
+    """Folders of images, on a disk or in an archive."""
 
     @property
     def left_out(self) -> list[str]:
-        """The folders that scan has left out, by their paths."""
+        """Paths of the folders that ``scan`` has skipped."""
         ...
 
     def has_folder(self, name: str) -> bool:
-        """Return whether there is a folder of this name at the top."""
+        """Return whether the top level has a folder of this name."""
         ...
 
     def scan(self, part: str) -> Scanned:
-        """Return the images below the folder ``part``, or "" for all; each class is a folder in it.
+        """Return the images below the folder ``part`` ("": the top level), with one folder per class.
 
         Raises:
-            ConfigError: if the folder is missing or cannot be read, or a class has no images, or a name that is not
+            ConfigError: if the folder is missing or cannot be read, or if a class has no images or its name is not
                 UTF-8.
         """
         ...
 
 
 def open_tree(path: Path) -> Tree:
-    """Return the folders below ``path``, or in the archive that it is.
+    """Open ``path``, a folder or an archive.
 
     Raises:
-        ConfigError: if it is a file that cannot be read, or no archive.
+        ConfigError: if ``path`` is a file that cannot be read or is not an archive.
     """
     if not path.exists() or path.is_dir():
         return FolderTree(path)
@@ -86,7 +86,7 @@ def open_tree(path: Path) -> Tree:
     except ArchiveError as error:
         raise ConfigError(
             "damaged-archive",
-            f"--data-dir: {error}. A file that takes the place of a folder is written by trainer pack, or zip -0 -r.",
+            f"--data-dir: {error}. Create an archive of a folder with trainer pack or zip -0 -r.",
         ) from error
     return ArchiveTree(archive, root_of(archive.names))
 
@@ -115,7 +115,7 @@ class FolderTree:
     left_out: list[str] = field(default_factory=list, init=False)
 
     def has_folder(self, name: str) -> bool:
-        """Return whether there is a folder of this name at the top."""
+        """Return whether the top level has a folder of this name."""
         return (self.root / name).is_dir()
 
     def scan(self, part: str) -> Scanned:
@@ -123,7 +123,7 @@ class FolderTree:
         root = self.root / part
         if not root.is_dir():
             raise ConfigError(
-                "no-data", f"there is no folder {root}: --data-dir must hold train/ and val/, or one folder a class."
+                "no-data", f"no folder {root}: --data-dir must hold train/ and val/, or one folder per class."
             )
         classes = tuple(self._classes(root))
         names = Names(name for folder in classes for name in self._files_below(root, folder))
@@ -133,7 +133,7 @@ class FolderTree:
         """Yield the names of the class folders in ``root``.
 
         Raises:
-            ConfigError: on a link that leads nowhere: a class would be missing without a word.
+            ConfigError: if a link is broken, because a class would be missing silently.
         """
         for entry in sorted(root.iterdir()):
             hidden = is_left_out(entry.name)
@@ -142,13 +142,13 @@ class FolderTree:
             elif entry.is_dir():
                 yield entry.name
             elif entry.is_symlink() and not (hidden or entry.exists() or is_image(entry.name)):
-                raise ConfigError("data-unreadable", f"{entry} is a link to {entry.readlink()}, which is missing.")
+                raise ConfigError("data-unreadable", f"{entry} is a link to {entry.readlink()}, which does not exist.")
 
     def _files_below(self, root: Path, folder: str) -> Iterator[str]:
-        """Yield the paths, below ``root``, of all files in one of its folders, not through links to folders.
+        """Yield the paths, relative to ``root``, of all files below ``folder``; do not follow links to folders.
 
         Raises:
-            ConfigError: where a folder cannot be read: its images would be missing without a word.
+            ConfigError: if a folder cannot be read, because its images would be missing silently.
         """
 
         def refuse(error: OSError) -> NoReturn:
@@ -175,7 +175,7 @@ class ArchiveFiles:
         return io.BytesIO(self.archive.read(number))
 
     def describe(self, number: int) -> str:
-        """Return the path of the archive and the member's in it."""
+        """Return the archive's path joined with the member's path."""
         return f"{self.archive.path}/{self.archive.names[number]}"
 
 
@@ -185,11 +185,11 @@ class ArchiveTree:
 
     archive: Archive
     root: str
-    """The folder in it for which it stands, or ""."""
+    """Folder in the archive that is the tree's top level, or ""."""
     left_out: list[str] = field(default_factory=list, init=False)
 
     def has_folder(self, name: str) -> bool:
-        """Return whether a member lies below a folder of this name at the top."""
+        """Return whether the top level has a folder of this name that holds a member."""
         start = f"{self._below(name)}/"
         return any(member.startswith(start) for member in self.archive.names)
 
@@ -213,21 +213,21 @@ def _scanned(files: Files, found: Images, classes: Sequence[str], root: Path) ->
     if empty or not found.classes:
         which = f"in {', '.join(empty)}" if classes else "and no class folder"
         raise ConfigError(
-            "no-images", f"{root}: no image {which}; each class needs a folder of {', '.join(sorted(SUFFIXES))}."
+            "no-images",
+            f"{root}: no image {which}; each class needs a folder with files of {', '.join(sorted(SUFFIXES))}.",
         )
     for name in found.classes:
         if not is_utf8(name):
             raise ConfigError(
-                "bad-path", f"the class folder {name!r} in {root} is not UTF-8, as tables of results are: rename it."
+                "bad-path",
+                f"the name of the class folder {name!r} in {root} is not UTF-8, which result tables need: rename it.",
             )
     return Scanned(files, np.asarray(found.numbers), torch.from_numpy(np.array(found.labels)), found.classes)
 
 
 def note_of(left_out: Sequence[str]) -> str:
-    """Return a sentence on the folders that a tree has left out, with the names of the first five; or ""."""
+    """Return a message on the folders that a tree has skipped, with the paths of the first five; "" if none."""
     if not left_out:
         return ""
     more = f" and {len(left_out) - 5} more" if len(left_out) > 5 else ""  # noqa: PLR2004
-    return (
-        f"left out, as hidden folders, those of other programs, and links to folders: {', '.join(left_out[:5])}{more}"
-    )
+    return f"skipped hidden folders, folders of other programs, and links to folders: {', '.join(left_out[:5])}{more}"

@@ -1,4 +1,4 @@
-"""Holding out a part of a data set that has no part for validation."""
+"""Stratified holdout of validation samples, for data sets without a validation split."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from trainer.data import seeds
 
 
 def stratified_split(labels: Tensor, *, fraction: float, seed: int, names: Sequence[str] = ()) -> tuple[Tensor, Tensor]:
-    """Return the ids of the training and of the held-out samples, both ascending, in each class in proportion.
+    """Return the ids of the training and of the held-out samples, both ascending, with the same share of each class.
 
-    At least one sample of each class is on either side.
+    Both splits have at least one sample of each class.
 
     Args:
         labels: class of each sample, int64 [n].
-        fraction: share held out.
+        fraction: share of samples to hold out.
         seed: of the shuffle.
         names: of the classes, for the error; by default their numbers.
 
     Raises:
-        ConfigError: if a class has a single sample.
+        ConfigError: if a class has only one sample.
     """
     generator = seeds.stream(seeds.SPLIT, seed)
     held_out = torch.zeros(len(labels), dtype=torch.bool)
@@ -33,7 +33,7 @@ def stratified_split(labels: Tensor, *, fraction: float, seed: int, names: Seque
             raise ConfigError(
                 "class-too-small",
                 f"cannot hold out val_fraction={fraction}: class {names[label] if names else label} "
-                "has a single sample, and needs at least two.",
+                "has only one sample, but needs at least two.",
             )
         if count:
             ids = generator.permutation(np.flatnonzero(labels == label))

@@ -1,4 +1,4 @@
-"""A folder a class, or an archive of it: worker processes decode, crop and resize images, which stay uint8."""
+"""Data set of image files in one folder per class, or an archive of these; workers decode, crop and resize to uint8."""
 
 from __future__ import annotations
 
@@ -24,39 +24,39 @@ from trainer.data.sets.files import Files, Scanned, Tree, note_of, open_tree
 from trainer.data.sets.holdout import stratified_split
 from trainer.data.sets.jpeg import Box, BoxOf, decode_jpeg
 
-Image.MAX_IMAGE_PIXELS = None  # max_image_pixels takes the place of PIL's own limit, in each process that decodes
+Image.MAX_IMAGE_PIXELS = None  # max_image_pixels replaces PIL's own limit, in each process that decodes
 IMAGENET = (
     torch.tensor([0.485, 0.456, 0.406], dtype=torch.float64),
     torch.tensor([0.229, 0.224, 0.225], dtype=torch.float64),
 )
 """Mean and standard deviation of ImageNet's channels, which pretrained weights expect (torchvision's documentation)."""
 PLAIN = torch.zeros(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
-"""Mean and standard deviation that leave values from 0 to 1 as they are."""
+"""Mean and standard deviation that do not change values from 0 to 1."""
 WIDE_GREY = {"PNG", "PPM"}
-"""Formats of which PIL gives 16 bits of grey as mode I, of 32 (its handbook, "Image file formats")."""
+"""Formats whose 16-bit grey images PIL returns in the 32-bit mode I (its handbook, "Image file formats")."""
 BITS_PER_SAMPLE = 258
-"""Tag of a TIFF (TIFF 6.0, section 8)."""
+"""TIFF tag (TIFF 6.0, section 8)."""
 CENTRE = 224 / 256
-"""Edge of the central validation crop over the shorter edge of the image, as usual for ImageNet."""
+"""Edge of the central validation crop divided by the image's shorter edge, as usual for ImageNet."""
 
 OF_THE_FILE = {None, errno.ENOENT, errno.ENXIO, errno.EINVAL, errno.ELOOP}
-"""Error numbers that say something of one file: it is gone, or no regular file; None is PIL's own. Others are the
-disk's."""
+"""Error numbers that concern one file: it is missing, or is not a regular file; None is PIL's own. Other error numbers
+concern the disk."""
 
 log = logging.getLogger(__name__)
 
 
 class TooLargeError(Exception):
-    """An image has too many pixels to be decoded. No ValueError: by that simplejpeg says that it cannot decode one."""
+    """An image has too many pixels. Not a ValueError, which simplejpeg raises if it cannot decode an image."""
 
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """Image files, decoded when they are fetched."""
+    """Data set of image files that are decoded on fetch."""
 
     files: Files
     numbers: Ids
-    """Which of the files are the samples."""
+    """Number of each sample's file among ``files``."""
     labels: Tensor
     classes: tuple[str, ...]
     size: int
@@ -66,7 +66,7 @@ class ImageFolder:
     flip: bool = False
     max_pixels: int = field(kw_only=True)
     decoder: str = field(default="pil", kw_only=True)
-    """Of training images."""
+    """Decoder of JPEG files: pil or simplejpeg."""
     in_memory: bool = field(default=False, init=False)
 
     @property
@@ -76,7 +76,7 @@ class ImageFolder:
 
     @property
     def draws(self) -> int:
-        """Area, aspect ratio, vertical place, horizontal place, flip."""
+        """Five numbers (area, aspect ratio, vertical and horizontal position, flip), or 0 without augmentation."""
         return 5 if self.resized_crop or self.flip else 0
 
     def __len__(self) -> int:
@@ -118,7 +118,7 @@ class ImageFolder:
     def _decode_by_pil(self, file: BinaryIO, box_of: BoxOf) -> Tensor:
         with Image.open(file) as image:
             box = box_of(image.width, image.height)
-            # reducing_gap lets PIL shrink in two steps, the first of which is cheap.
+            # With reducing_gap, PIL shrinks in two steps, of which the first is cheap.
             pixels = (
                 _eight_bit(image)
                 .convert("RGB")
@@ -135,28 +135,28 @@ class ImageFolder:
 
 
 def _eight_bit(image: Image.Image) -> Image.Image:
-    """Return ``image`` with 8 bits a channel; of grey values of 16 bits the upper ones, where PIL would cut them off.
+    """Return ``image`` with 8 bits per channel; 16-bit grey values keep their upper bits, which PIL would clip.
 
     Raises:
-        ValueError: for numbers whose range is not known.
+        ValueError: for pixel values whose range is unknown.
     """
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format in WIDE_GREY):
         bits = image.tag_v2.get(BITS_PER_SAMPLE, (16,))[0] if isinstance(image, TiffImageFile) else 16
         return Image.fromarray((np.asarray(image) >> (bits - 8)).astype(np.uint8))
     if image.mode in {"I", "F"}:
-        raise ValueError(f"its values (mode {image.mode}) are of no known range")
+        raise ValueError(f"the range of its values (mode {image.mode}) is unknown")
     return image
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):
-        return "no image of a known format"
+        return "not an image of a known format"
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return text or type(error).__name__
 
 
 def centre_box(width: int, height: int) -> Box:
-    """Return the central square."""
+    """Return the central square of the validation crop."""
     edge = CENTRE * min(width, height)
     left, upper = (width - edge) / 2, (height - edge) / 2
     return left, upper, left + edge, upper + edge
@@ -165,8 +165,8 @@ def centre_box(width: int, height: int) -> Box:
 def random_box(width: int, height: int, draws: Draws) -> Box:
     """Return a box of 8-100 % of the area and an aspect ratio of 3/4-4/3, within the image, in pixels.
 
-    The ranges are those of C. Szegedy et al., Going deeper with convolutions, 2015. Where a box would stand out of the
-    image, that edge is cut to the image's: a fixed number of draws a sample keeps augmentation reproducible.
+    The ranges are those of C. Szegedy et al., Going deeper with convolutions, 2015. An edge longer than the image's is
+    cut to it instead of drawn again: a fixed number of draws per sample keeps augmentation reproducible.
     """
     area = (0.08 + 0.92 * float(draws[0])) * width * height
     ratio = math.exp((2 * float(draws[1]) - 1) * math.log(4 / 3))
@@ -181,7 +181,7 @@ def imagefolder(config: DataConfig) -> Splits:
     """Return ``data_dir``/train and ``data_dir``/val, or ``data_dir`` itself split by ``val_fraction``.
 
     Raises:
-        ConfigError: if there is no such folder or archive, or it has no images.
+        ConfigError: if the folder or archive is missing or has no images, or if the splits' classes differ.
     """
     tree = open_tree(Path(config.data_dir))
     if tree.has_folder("train") or tree.has_folder("val"):
@@ -190,7 +190,7 @@ def imagefolder(config: DataConfig) -> Splits:
         if differing := set(train.classes) ^ set(validation.classes):
             raise ConfigError(
                 "classes-differ",
-                f"{config.data_dir}: train/ and val/ must hold the same classes, but these stand on one side only: "
+                f"{config.data_dir}: train/ and val/ must hold the same classes, but these are in only one of them: "
                 f"{', '.join(sorted(differing))}.",
             )
         return _splits(config, train, validation)
@@ -211,7 +211,7 @@ def _splits(config: DataConfig, train: Scanned, validation: Scanned) -> Splits:
     if config.decoder == "simplejpeg" and not find_spec("simplejpeg"):
         raise ConfigError(
             "missing-package",
-            f"--decoder simplejpeg: this Python ({sys.executable}) has no simplejpeg: pip install it.",
+            f"--decoder simplejpeg: this Python ({sys.executable}) lacks simplejpeg: install it with pip.",
         )
     statistics = IMAGENET if config.normalise else PLAIN
     prepared = (config.image_size, statistics, config.resize == "squash")

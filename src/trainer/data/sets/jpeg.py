@@ -1,8 +1,8 @@
-"""JPEG files for training, decoded by libjpeg-turbo (simplejpeg) and resized by torch: faster than by PIL.
+"""JPEG decoder for training images: libjpeg-turbo (simplejpeg) decodes and torch resizes, faster than PIL.
 
-Most of that goes into the Huffman code, which can only be read from the start: no row is read that lies below the box
-that is cropped. Pixels differ from PIL's by a few of 255: the cosine transform and the upsampling of colours are the
-fast ones, and the box begins and ends at whole pixels. Validation images are PIL's.
+Most of the time goes into the Huffman code, which must be read from the start, so rows below the cropped box are not
+decoded. Pixels differ from PIL's by a few of 255, because the cosine transform and the color upsampling are the fast
+variants, and the box begins and ends at whole pixels. PIL decodes validation images.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ import torch.nn.functional as F
 from torch import Tensor
 
 START, END = b"\xff\xd8\xff", b"\xff\xd9"
-"""With which a JPEG file begins, and ends (ITU-T T.81, B.1.1.3)."""
+"""First and last bytes of a JPEG file (ITU-T T.81, B.1.1.3)."""
 PADDING = 1024
-"""Bytes that some programs write behind the end, at most."""
+"""Most bytes that some programs write after the end."""
 BASELINE = {0xC0, 0xC1}
-"""Markers of the header of a frame that is coded from top to bottom (B.1.1.3)."""
+"""Markers of frame headers of sequential images, coded from top to bottom (B.1.1.3)."""
 HEADER = 7
-"""Bytes from such a marker to the number of rows, which are the last two (B.2.2)."""
+"""Bytes from the start of such a marker to the end of the number of rows, its last two bytes (B.2.2)."""
 FILL = 0xFF
-"""Begins a marker, and may stand before one any number of times (B.1.1.2)."""
+"""First byte of a marker; any number of fill bytes with this value may precede a marker (B.1.1.2)."""
 SCAN = 0xDA
-"""Marker that comes behind the header of the frame; a progressive image comes to it without one of BASELINE."""
+"""Marker of a scan, which follows the frame header; in a progressive image no BASELINE marker precedes it."""
 BLOCK = 32
-"""Rows of which a multiple is decoded: that of an image's blocks, which are of 8 or 16, at all scales."""
+"""The decoder reads a multiple of this number of rows, because blocks have 8 or 16 rows, at all scales."""
 LARGEST = 1 << 28
-"""Bytes of a file that are read, at most: what is cut off there is left to PIL."""
+"""Most bytes to read from a file; an image that is cut off there is left to PIL."""
 COLOURS = {"YCbCr", "RGB", "Gray"}
-"""What libjpeg-turbo makes RGB of; prints have others."""
+"""Color spaces that libjpeg-turbo converts to RGB; images for print use others."""
 SCALES = (8, 4, 2)
-"""By which it divides the edges of an image for next to nothing."""
+"""Factors by which libjpeg-turbo reduces an image's edges at almost no cost."""
 Box = tuple[float, float, float, float]
 """Left, upper, right, lower, in pixels."""
 BoxOf = Callable[[int, int], Box]
-"""Returns which part of an image of some width and height is wanted."""
+"""Maps an image's width and height to the box to crop."""
 
 
 def decode_jpeg(file: BinaryIO, size: int, box_of: BoxOf) -> Tensor | None:
-    """Return the wanted part of an image as uint8 [3, size, size].
+    """Return the box of an image, resized, as uint8 [3, size, size].
 
-    None is returned for what is no JPEG file, or one that libjpeg-turbo does not decode.
+    Return None if the file is not a JPEG file, or if libjpeg-turbo cannot decode it.
     """
-    import simplejpeg  # noqa: PLC0415 -- only where images are decoded so
+    import simplejpeg  # noqa: PLC0415 -- an optional package
 
     if file.read(len(START)) != START:
         return None
@@ -69,7 +69,7 @@ def decode_jpeg(file: BinaryIO, size: int, box_of: BoxOf) -> Tensor | None:
             min_height=math.ceil((rows if start else height) / scale),
             min_width=math.ceil(width / scale),
             min_factor=scale,
-            strict=start is None,  # what stands behind the rows is warned of
+            strict=start is None,  # strict decoding would fail on the data after the last row
         )
     except ValueError:
         return None
@@ -79,9 +79,9 @@ def decode_jpeg(file: BinaryIO, size: int, box_of: BoxOf) -> Tensor | None:
 
 
 def with_rows(data: bytes, rows: int) -> bytearray | None:
-    """Return a JPEG file whose header says that it has ``rows`` rows, as many as are decoded then.
+    """Return a copy of a JPEG file with ``rows`` rows in its header, so that the decoder stops after them.
 
-    None is returned for one that may not be whole, or is not coded from top to bottom.
+    Return None if the file may be incomplete, or is not coded from top to bottom.
     """
     position = len(START) - 1
     while position + HEADER <= len(data) and data[position] == FILL:

@@ -1,4 +1,4 @@
-"""Noise of any shape and number, to measure speed without a disk."""
+"""Random noise images of any shape and number, to measure speed without a disk."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from trainer.data import seeds
 from trainer.data.base import Draws, Fetched, Ids, Splits, channel_statistics
 
 POOL = 256
-"""Different images held; samples beyond them repeat, so that any number of samples fits in memory."""
+"""Number of different images in memory; samples repeat them, so that any number of samples fits in memory."""
 
 
 @dataclass(frozen=True)
 class SyntheticDataset:
-    """``len(labels)`` samples that show the images of a small pool in turn."""
+    """``len(labels)`` samples that cycle through the images of a small pool."""
 
     pool: Tensor
     labels: Tensor
@@ -31,7 +31,7 @@ class SyntheticDataset:
         """Return the number of samples."""
         return len(self.labels)
 
-    def fetch(self, ids: Ids, draws: Draws | None) -> Fetched:  # noqa: ARG002 -- noise gains nothing by augmentation
+    def fetch(self, ids: Ids, draws: Draws | None) -> Fetched:  # noqa: ARG002 -- noise needs no augmentation
         """Return the images ``ids``; see Dataset."""
         return Fetched(self.pool[torch.from_numpy(ids % len(self.pool))], [])
 
@@ -41,7 +41,7 @@ class SyntheticDataset:
 
 
 def synthetic(config: DataConfig) -> Splits:
-    """Return ``synthetic_samples`` images to train on, and an eighth as many to validate on."""
+    """Return ``synthetic_samples`` training samples, and an eighth as many validation samples."""
     generator = seeds.stream(seeds.SYNTHETIC, config.split_seed)
     count, shape = config.synthetic_samples, config.synthetic_shape
     pool = torch.from_numpy(generator.integers(0, 256, (min(count, POOL), *shape), dtype="uint8"))

@@ -1,4 +1,4 @@
-"""Data sets of your own: ``--dataset package.module:factory``."""
+"""User-defined data sets: ``--dataset package.module:factory``."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from trainer.data.base import Splits
 
 
 def open_plugin_dataset(config: DataConfig) -> Splits:
-    """Return ``factory(config)``: two sets with the protocol ``trainer.data.sets.Dataset``.
+    """Return ``factory(config)``: two data sets with the protocol ``trainer.data.sets.Dataset``.
 
     Raises:
-        ConfigError: if it cannot be imported or opened, or is no pair of such sets.
+        ConfigError: if the factory cannot be imported or fails, or if it does not return two such data sets.
     """
     name = config.dataset
     found = call_factory("--dataset", name, config)
@@ -33,22 +33,22 @@ def open_plugin_dataset(config: DataConfig) -> Splits:
             wrong = _wrong_with(dataset) or _wrong_name(dataset.classes)
         except Exception as error:
             raise ConfigError(
-                "bad-plugin", f"--dataset {name}: its {part} part is no Dataset: {reason_of(error)}"
+                "bad-plugin", f"--dataset {name}: its {part} split is not a Dataset: {reason_of(error)}"
             ) from error
         if wrong:
-            raise ConfigError("bad-plugin", f"--dataset {name}: of its {part} part {wrong}")
+            raise ConfigError("bad-plugin", f"--dataset {name}: its {part} split is not valid: {wrong}")
     return Splits(*found)
 
 
 def _wrong_with(dataset: Any) -> str:
-    """Return the first thing in which ``dataset`` is not as trainer.data.sets.Dataset says; "" if nothing is."""
+    """Return the first violation of trainer.data.sets.Dataset by ``dataset``; "" if there is none."""
     count, labels, shape = len(dataset), dataset.labels, dataset.shape
     if count < 1:
-        return "there are no samples."
+        return "it has no samples."
     if not isinstance(labels, Tensor) or labels.dtype != torch.int64 or labels.shape != (count,):
         return f"labels must be an int64 tensor [{count}], one for each sample."
     if not 0 <= int(labels.min()) <= int(labels.max()) < len(dataset.classes):
-        return f"labels must be from 0 to {len(dataset.classes) - 1}, as there are {len(dataset.classes)} classes."
+        return f"labels must be from 0 to {len(dataset.classes) - 1}, because it has {len(dataset.classes)} classes."
     images = dataset.fetch(torch.zeros(1, dtype=torch.int64).numpy(), None).images
     if images.dtype != torch.uint8 or images.shape != (1, *shape):
         return f"fetch([0], None) must return images uint8 {[1, *shape]}, not {images.dtype} {list(images.shape)}."
@@ -60,6 +60,6 @@ def _wrong_with(dataset: Any) -> str:
 
 
 def _wrong_name(classes: Iterable[str]) -> str:
-    """Return which of ``classes`` has a name that the tables of results cannot hold; "" if none has."""
+    """Return a message on the first name in ``classes`` that result tables cannot hold; "" if there is none."""
     unfit = [name for name in classes if not is_utf8(name)]
-    return f"the class name {unfit[0]!r} is not UTF-8, as the tables of results are." if unfit else ""
+    return f"the class name {unfit[0]!r} is not UTF-8, which result tables need." if unfit else ""

@@ -1,4 +1,4 @@
-"""``python -m trainer.launch.dask``: the commands of a client; FOLDER is the attempt's ``logs/N/dask``."""
+"""``python -m trainer.launch.dask``: commands of a Dask client; FOLDER is the attempt's ``logs/N/dask``."""
 
 from __future__ import annotations
 
@@ -36,17 +36,19 @@ def parser() -> argparse.ArgumentParser:
     command = commands.add_parser("check", help="fail if a package is missing")
     command.set_defaults(command=_check)
 
-    command = commands.add_parser("nodes", help="ask for nodes, and hold them until SIGTERM, or the caller is gone")
+    command = commands.add_parser("nodes", help="request nodes, and hold them until SIGTERM or the caller's end")
     command.add_argument("folder", metavar="FOLDER", type=Path)
-    command.add_argument("--workers", metavar="N", type=int, required=True, help="jobs, each of one node")
-    command.add_argument("--min-workers", metavar="N", type=int, required=True, help="as few as that will do")
-    command.add_argument("--wait", metavar="SECONDS", type=float, required=True, help="for all of them")
-    command.add_argument("--save", metavar="SECONDS", type=float, default=0.0, help="that training must have and more")
+    command.add_argument("--workers", metavar="N", type=int, required=True, help="number of jobs, each of one node")
+    command.add_argument("--min-workers", metavar="N", type=int, required=True, help="fewest nodes to start with")
+    command.add_argument("--wait", metavar="SECONDS", type=float, required=True, help="longest wait for all nodes")
+    command.add_argument(
+        "--save", metavar="SECONDS", type=float, default=0.0, help="least time that must remain after the wait"
+    )
     command.set_defaults(command=_nodes)
 
     command = commands.add_parser("each-node", help="run Bash on each node with the script on standard input")
     command.add_argument("folder", metavar="FOLDER", type=Path)
-    command.add_argument("--together", action="store_true", help="end all when one fails")
+    command.add_argument("--together", action="store_true", help="end all nodes' commands when one fails")
     command.set_defaults(command=_each_node)
 
     command = commands.add_parser("on-head-node", help="run a command on the first node")
@@ -54,14 +56,14 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("words", metavar="WORD", nargs=argparse.REMAINDER)
     command.set_defaults(command=_on_head_node)
 
-    command = commands.add_parser("cancel", help="end whatever jobs are left")
+    command = commands.add_parser("cancel", help="cancel the remaining jobs")
     command.add_argument("folder", metavar="FOLDER", type=Path)
     command.set_defaults(command=_cancel)
     return top
 
 
 def _run(coroutine: Coroutine[None, None, int]) -> int:
-    """Return its result; unlike ``asyncio.run``, without waiting for coroutines of Dask, which may not end."""
+    """Run ``coroutine`` and return its result; unlike ``asyncio.run``, do not wait for Dask's coroutines."""
     return asyncio.new_event_loop().run_until_complete(coroutine)
 
 

@@ -1,4 +1,4 @@
-"""How a step reaches the nodes: addresses, and the key of the attempt, in files of its folder."""
+"""Connection of a step to the nodes: addresses and TLS files in the attempt's Dask folder."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ CA, CERTIFICATE, KEY = "ca.pem", "certificate.pem", "key.pem"
 
 
 class Connection(msgspec.Struct, frozen=True):
-    """What ``workers.json`` holds."""
+    """Content of ``workers.json``."""
 
     scheduler: str
     """Address of Dask's scheduler."""
     workers: list[str]
-    """Those of its workers, in the order of the nodes."""
+    """Addresses of Dask's workers, in the order of the nodes."""
 
     @classmethod
     def read(cls, folder: Path) -> Connection:
-        """Return what ``write`` has left in ``folder``.
+        """Read ``workers.json`` from ``folder``.
 
         Raises:
-            OSError: if there is none.
-            MsgspecError: if it is none.
+            OSError: if the file cannot be read.
+            MsgspecError: if its content is not valid.
         """
         return msgspec.json.decode((folder / WORKERS).read_bytes(), type=cls)
 
     def write(self, folder: Path) -> None:
-        """Write it down."""
+        """Write ``workers.json`` to ``folder``."""
         write_atomically(folder / WORKERS, msgspec.json.encode(self).decode())
 
 
 def make_security(folder: Path) -> Security:
-    """Make a key, and write it where only its owner can read it.
+    """Create a TLS key and certificate, and write them to ``folder``, readable by their owner only.
 
     Raises:
-        ConfigError: for a path that Dask cannot hand to its workers.
+        ConfigError: if Dask cannot pass the path to its workers.
     """
     if shlex.quote(str(folder)) != str(folder):
         raise ConfigError(
             "bad-path",
-            f"Dask starts its workers by a line of a shell, which {str(folder)!r} would break: set SLIPWAY_OUTPUT to a "
-            f"path of letters, digits, dot, dash and underscore.",
+            f"Dask starts its workers with a shell command, which the path {str(folder)!r} would break: set "
+            f"SLIPWAY_OUTPUT to a path of letters, digits, dots, dashes and underscores.",
         )
     made = Security.temporary()
     for name, text in ((CA, made.tls_ca_file), (CERTIFICATE, made.tls_client_cert), (KEY, made.tls_client_key)):
@@ -58,7 +58,7 @@ def make_security(folder: Path) -> Security:
 
 
 def security_of(folder: Path) -> Security:
-    """Return the TLS files of ``folder``, for every role."""
+    """Return Dask's security settings with the TLS files in ``folder``, the same for each role."""
     ca, certificate, key = (str(folder / name) for name in (CA, CERTIFICATE, KEY))
     roles = {
         f"tls_{role}_{part}": path
@@ -69,6 +69,6 @@ def security_of(folder: Path) -> Security:
 
 
 def remove_key(folder: Path) -> None:
-    """Remove it, once nobody needs it any more."""
+    """Remove the TLS files in ``folder``."""
     for name in (CA, CERTIFICATE, KEY):
         (folder / name).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The process that asks for nodes and holds them: Dask's scheduler, and the jobs of its workers."""
+"""The process that requests nodes and holds them: Dask's scheduler and its workers' jobs."""
 
 from __future__ import annotations
 
@@ -32,37 +32,37 @@ from trainer.launch.dask.connection import Connection, make_security, remove_key
 from trainer.launch.dask.request import NODES, NodesError, Request, cancel_jobs, find_jobs, new_name
 
 DEATH_TIMEOUT = 15
-"""Seconds that a worker looks for the scheduler before its job ends."""
+"""Seconds that a worker tries to reach the scheduler before its job ends."""
 LEEWAY = 120
-"""Seconds more than a node waits and works, after which Slurm forgets its job, had it to wait until then."""
+"""Seconds added to wait time and time limit for {last}, the deadline at which Slurm removes a job that still waits."""
 SILENCE = "60 s"
-"""After which a worker that says nothing is lost: its node may be without power."""
+"""Time without a heartbeat after which Dask counts a worker as lost: its node may be without power."""
 POLL = 0.5
 REPORT = 60.0
 """Seconds between two lines of progress."""
 LOGS = ("*.log", "*.OU", "*.ER")
-"""Of the nodes' jobs: Slurm's by the request, PBS's standard output and error as qsub(1) calls them in a folder."""
+"""Log files of the nodes' jobs: Slurm's as the request sets, PBS's standard output and error as in qsub(1)."""
 ON_LOOPBACK = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
-"""No dashboard; Dask opens a small HTTP server all the same."""
+"""No dashboard; Dask opens a small HTTP server anyway."""
 
 
 async def hold(folder: Path, *, workers: int, minimum: int, wait: float, save: float) -> int:
-    """Ask for nodes, write down which have come, and hold them until SIGTERM, or until the caller is gone.
+    """Request nodes, write the list of those that arrived, and hold them until SIGTERM or the caller's end.
 
     Args:
         folder: of the request, on a disk that all nodes share.
-        workers: nodes to ask for.
-        minimum: nodes with which training may begin once ``wait`` is over.
-        wait: seconds for all to come.
-        save: seconds that the first node must have left then, and more.
+        workers: number of nodes to request.
+        minimum: fewest nodes with which training may begin after ``wait``.
+        wait: seconds to wait for all nodes.
+        save: each node must have more than this many seconds left after the wait.
 
     Raises:
         ConfigError: if the scheduler refuses a job.
-        NodesError: if fewer than ``minimum`` have come in time.
+        NodesError: if fewer than ``minimum`` nodes arrived in time, or if too little time is left.
     """
     ended = _when_ended()
     logging.getLogger("distributed").setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", message="Couldn't detect a suitable IP")  # of a host that reaches no internet
+    warnings.filterwarnings("ignore", message="Couldn't detect a suitable IP")  # on a host without internet access
     request = Request.read(folder)
     _require_commands(request)
     name = new_name(folder)
@@ -81,31 +81,31 @@ async def hold(folder: Path, *, workers: int, minimum: int, wait: float, save: f
 
 
 def _require_commands(request: Request) -> None:
-    """Look for the scheduler's commands.
+    """Check that this machine has the scheduler's commands.
 
     Raises:
-        ConfigError: if one is missing here.
+        ConfigError: if one is missing.
     """
     submit = str(getattr(dask_jobqueue, request.cluster).job_cls.submit_command).split()[0]
     for command in (submit, request.find[0], request.cancel[0]):
         if not shutil.which(command):
             raise ConfigError(
-                "no-scheduler-command", f"no {command} on this machine: start the client where jobs are submitted."
+                "no-scheduler-command", f"this machine has no {command}: start the client on a submit host."
             )
 
 
 def _cluster(request: Request, folder: Path, name: str, *, wait: float) -> JobQueueCluster:
-    """Return the cluster, which is not started yet.
+    """Return the cluster, not yet started.
 
-    Its jobs have the request's directives alone (``job_directives_skip``): Dask-Jobqueue's own would ask for memory,
-    and know nothing of GPUs.
+    Its jobs have only the request's directives (``job_directives_skip``): Dask-Jobqueue's own directives would request
+    memory but no GPUs.
     """
     kind = getattr(dask_jobqueue, request.cluster)
     known = {"{name}": name, "{logs}": str(folder), "{last}": f"{wait + request.seconds + LEEWAY:.0f}"}
     filled = [re.sub(r"\{\w+\}", lambda found: known.get(found[0], found[0]), line) for line in request.directives]
     arguments: dict[str, Any] = {
         "cores": 4,  # threads of a worker: as many steps may run at once
-        "memory": "1 GiB",  # of the worker itself, whose ranks are processes of their own
+        "memory": "1 GiB",  # of the worker itself; ranks are separate processes
         "processes": 1,
         "nanny": False,
         "death_timeout": DEATH_TIMEOUT,
@@ -126,7 +126,7 @@ def _cluster(request: Request, folder: Path, name: str, *, wait: float) -> JobQu
 
 
 def _is_here(interface: str) -> bool:
-    """Return whether this machine, too, has the interface of the nodes."""
+    """Return whether this machine also has the nodes' network interface."""
     if interface:
         with suppress(ValueError):
             get_ip_interface(interface)
@@ -142,7 +142,7 @@ async def _submit(cluster: JobQueueCluster, workers: int) -> None:
         lines = str(error).splitlines()
         said = [line for line in lines if line.strip()]
         raise ConfigError(
-            "submission-refused", f"the scheduler did not take the job of a node: {' / '.join(said[-3:])[:400]}"
+            "submission-refused", f"the scheduler refused a node's job: {' / '.join(said[-3:])[:400]}"
         ) from error
 
 
@@ -155,10 +155,10 @@ async def _come(
     minimum: int,
     wait: float,
 ) -> bool:
-    """Wait for the workers, and call ``check`` each minute; return False if this process is to end first.
+    """Wait for the workers, and call ``check`` each minute; return False if ``ended`` is set first.
 
     Raises:
-        NodesError: if too few have come in time.
+        NodesError: if too few workers arrived in time.
     """
     start, said, reported = time.monotonic(), -1, 0.0
     while not ended.is_set():
@@ -178,20 +178,20 @@ async def _come(
     if came < minimum:
         raise NodesError(
             "nodes-missing",
-            f"{came} of {workers} nodes have come within {wait:.0f} s (SLIPWAY_WAIT_SECONDS), and {minimum} are the "
-            f"least (SLIPWAY_MIN_NODES): all are given back.",
+            f"{came} of {workers} nodes arrived within {wait:.0f} s (SLIPWAY_WAIT_SECONDS), fewer than the minimum of "
+            f"{minimum} (SLIPWAY_MIN_NODES). All nodes are released.",
         )
-    _say(f"begin with {came} of {workers} nodes; the others are not asked for any more")
+    _say(f"starting with {came} of {workers} nodes; requests for the others are canceled")
     cluster.scale(came)
     await cluster
     return True
 
 
 def _check_jobs(request: Request, folder: Path, name: str, *, minimum: int) -> None:
-    """See whether jobs that wait or run are enough still; a scheduler that does not answer is asked again later.
+    """Check that enough jobs wait or run; if the scheduler does not answer, report it and return.
 
     Raises:
-        ConfigError: if too many have ended, before or after their worker came.
+        ConfigError: if too many jobs have ended, before or after their worker arrived.
     """
     try:
         left = find_jobs(request, name)
@@ -201,17 +201,17 @@ def _check_jobs(request: Request, folder: Path, name: str, *, minimum: int) -> N
     if len(left) < minimum:
         logs = [path for pattern in LOGS for path in folder.glob(pattern)]
         logs.sort(key=lambda path: path.stat().st_mtime)
-        lines = logs[-1].read_text(errors="replace").splitlines() if logs else ["there is none"]
+        lines = logs[-1].read_text(errors="replace").splitlines() if logs else ["no log found"]
         errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception): ", line)]
         raise ConfigError(
             "nodes-lost",
-            f"jobs have ended that should hold nodes: {len(left)} are left, and {minimum} are the least "
+            f"jobs that should hold nodes have ended: {len(left)} remain, fewer than the minimum of {minimum} "
             f"(SLIPWAY_MIN_NODES). From their last log in {folder}: {' / '.join(errors or lines[-2:])[:500]}",
         )
 
 
 async def _write_down(cluster: JobQueueCluster, request: Request, folder: Path, *, save: float) -> None:
-    """Leave the nodes' addresses and times for the script and its steps, in the order of the nodes' names."""
+    """Write the nodes' addresses and remaining times for the job script and its steps, ordered by node name."""
     async with Client(cluster, asynchronous=True, set_as_default=False) as client:
         seen = await client.run(worker.name_and_age)
     nodes = sorted((name, address, request.seconds - age) for address, (name, age) in seen.items())
@@ -219,8 +219,8 @@ async def _write_down(cluster: JobQueueCluster, request: Request, folder: Path, 
     if left <= save:
         raise NodesError(
             "nodes-late",
-            f"{left:.0f} s are left of the first node's time of {request.seconds} s, as the others came late, and a "
-            f"save may take {save:.0f} s: ask for longer (minutes), or set SLIPWAY_MIN_NODES.",
+            f"the nodes arrived too far apart: the first one has {left:.0f} s left of {request.seconds} s, and a save "
+            f"may take {save:.0f} s. Request more time (minutes), or set SLIPWAY_MIN_NODES.",
         )
     Connection(cluster.scheduler_address, [address for _, address, _ in nodes]).write(folder)
     lines = [f"{get_address_host(address)} {name} {seconds:.0f}\n" for name, address, seconds in nodes]
@@ -228,7 +228,7 @@ async def _write_down(cluster: JobQueueCluster, request: Request, folder: Path, 
 
 
 def _when_ended() -> asyncio.Event:
-    """Return what is set by SIGTERM, and when the process that started this one is gone."""
+    """Return an event that SIGTERM, SIGINT, SIGHUP or the end of the parent process sets."""
     ended, caller, loop = asyncio.Event(), os.getppid(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, ended.set)

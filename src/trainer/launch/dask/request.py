@@ -1,4 +1,4 @@
-"""What nodes are asked for by, as the job script wrote it; and how their jobs are found and ended."""
+"""Request for nodes, written by the job script, and the commands that find and cancel the nodes' jobs."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from trainer.config.errors import ConfigError, TrainerError
 
 REQUEST = "request.json"
 NAME = "name"
-"""File with the name of the nodes' jobs, which no other job has."""
+"""File with the unique name of the nodes' jobs."""
 NODES = "nodes"
-"""File with a line ``ADDRESS NAME SECONDS`` for each node, once they are there; SECONDS are left of its time."""
+"""File with a line ``ADDRESS NAME SECONDS`` for each node that arrived; SECONDS is its remaining time."""
 LIMIT = 60.0
 """Seconds that a command of the scheduler may take."""
 TRIES = 6
 
 
 class NodesError(TrainerError):
-    """Too few nodes have come; later there may be more."""
+    """Too few nodes arrived; a later try may get more."""
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A node, as jobgen describes it (``jobgen.schedulers.dask``)."""
+    """Description of a node's job, as jobgen writes it (``jobgen.schedulers.dask``)."""
 
     cluster: str
     """A class of Dask-Jobqueue: SLURMCluster or PBSCluster."""
     directives: list[str]
-    """Of the job of a node, without ``#SBATCH`` or ``#PBS``; {name}, {logs} and {last} (seconds from now on, by which
-    it must have ended) stand for what is known only now."""
+    """Directives of a node's job, without ``#SBATCH`` or ``#PBS``. The client replaces {name}, {logs} and {last}
+    (seconds from submission by which the job must have ended)."""
     prologue: list[str]
-    """Lines of that job before the worker."""
+    """Lines of the job before the worker's command."""
     interface: str
-    """Network interface of the nodes; "": by the route."""
+    """Network interface of the nodes; "": the one of the default route."""
     seconds: int
     """Time limit of a node."""
     find: list[str]
-    """The command that prints the numbers of the jobs called {name}."""
+    """Command that prints the job IDs of the jobs called {name}."""
     cancel: list[str]
-    """The command that ends jobs, before their numbers."""
+    """Command that cancels jobs; their job IDs are appended."""
 
     @classmethod
     def read(cls, folder: Path) -> Request:
-        """Return the request in ``folder``.
+        """Read the request from ``folder``.
 
         Raises:
             ConfigError: if it cannot be read.
@@ -55,18 +55,23 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         try:
             return msgspec.json.decode(path.read_bytes(), type=cls)
         except (OSError, msgspec.MsgspecError) as error:
-            raise ConfigError("bad-record", f"{path}: {error}; the job script writes it anew at each start.") from error
+            raise ConfigError(
+                "bad-record", f"{path}: {error}; the job script writes a new one at each start."
+            ) from error
 
 
 def new_name(folder: Path) -> str:
-    """Return a name for the jobs, which is written down before there is one; PBS takes at most 15 characters."""
+    """Write a new name for the jobs to ``folder`` before the first submission, and return it.
+
+    PBS accepts at most 15 characters.
+    """
     name = f"dask-{secrets.token_hex(4)}"
     (folder / NAME).write_text(name, encoding="ascii")
     return name
 
 
 def find_jobs(request: Request, name: str) -> list[str]:
-    """Return the numbers of the jobs called ``name`` that wait or run.
+    """Return the job IDs of the jobs called ``name`` that wait or run.
 
     Raises:
         ConfigError: if the scheduler does not answer.
@@ -75,22 +80,24 @@ def find_jobs(request: Request, name: str) -> list[str]:
 
 
 def cancel_jobs(request: Request, folder: Path) -> None:
-    """End all jobs of that name, and make sure that none is left.
+    """Cancel all jobs with the name in ``folder``, and wait until none remains.
 
-    By the name, as who asked for them may have been killed before it learned a job's number.
+    Find them by name, because the process that submitted them may have been killed before it received a job ID.
 
     Raises:
-        ConfigError: if some are left, or the scheduler does not answer.
+        ConfigError: if jobs remain, or if the scheduler does not answer.
     """
     if not (folder / NAME).is_file():
-        return  # none was asked for
+        return  # no job was requested
     name = (folder / NAME).read_text(encoding="ascii")
     for _ in range(TRIES):
         if not (jobs := find_jobs(request, name)):
             return
-        _said_by([*request.cancel, *jobs], may_fail=True)  # some end by themselves meanwhile
+        _said_by([*request.cancel, *jobs], may_fail=True)  # some jobs may have ended meanwhile
         time.sleep(2)
-    raise ConfigError("jobs-left", f"jobs {' '.join(jobs)} ({name}) do not end: {request.cancel[0]} them by hand.")
+    raise ConfigError(
+        "jobs-left", f"jobs {' '.join(jobs)} ({name}) do not end: cancel them manually with {request.cancel[0]}."
+    )
 
 
 def _said_by(command: list[str], *, may_fail: bool = False) -> str:

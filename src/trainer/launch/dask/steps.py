@@ -1,4 +1,4 @@
-"""A step of the job script: a command on each node at once, whose output comes here."""
+"""A step of the job script: a command that runs on all nodes at once and whose output is written here."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from trainer.launch.dask import worker
 from trainer.launch.dask.connection import Connection, security_of
 
 CONNECT = 10.0
-"""Seconds for Dask's scheduler to answer."""
+"""Seconds to wait for Dask's scheduler."""
 POLL = 1.0
 LOST = 1
-"""Exit code of a node that is lost."""
+"""Exit code that stands for a lost node."""
 
 
 class Step:
-    """A command on some of the nodes."""
+    """A command that runs on some of the nodes."""
 
     def __init__(self, client: Client, workers: list[str], *, together: bool, copy: TextIO) -> None:
-        """Prepare to run on ``workers``; with ``together`` the first that fails ends the others.
+        """Prepare to run on ``workers``; with ``together``, the first failure ends the other commands.
 
-        ``copy`` gets what they write to standard output, too.
+        ``copy`` receives a copy of their standard output.
         """
         self._client, self._together, self._copy = client, together, copy
         self._workers = dict(enumerate(workers))
@@ -46,10 +46,10 @@ class Step:
         self._stopping: asyncio.Task[None] | None = None
 
     async def run(self, script: str) -> int:
-        """Run ``script`` by Bash on each node; return the exit code of the first that failed, 0 if none did.
+        """Run ``script`` with Bash on each node; return the exit code of the first failure, or 0.
 
         Raises:
-            TrainerError: if Dask's scheduler does not answer any more.
+            TrainerError: if Dask's scheduler no longer answers.
         """
         self._client.subscribe_topic(self._name, self._hear)
         futures = [
@@ -71,11 +71,11 @@ class Step:
         return self._first
 
     def stop(self) -> None:
-        """Send the commands on all nodes SIGTERM."""
+        """Send SIGTERM to the commands on all nodes."""
         self._stopping = asyncio.ensure_future(self._stop())
 
     def _hear(self, event: tuple[float, tuple[int, str, str | int]]) -> None:
-        """Pass on what a node has written, or take note of its end."""
+        """Write a node's output, or record the end of its command."""
         number, what, value = event[1]
         if what == worker.ENDED:
             self._end(number, int(value))
@@ -84,7 +84,7 @@ class Step:
             stream.write(str(value))
             stream.flush()
             if what == "stdout":
-                with suppress(OSError):  # a full disk is no reason to end
+                with suppress(OSError):  # a full disk must not end the step
                     self._copy.write(str(value))
                     self._copy.flush()
 
@@ -105,16 +105,20 @@ class Step:
         try:
             alive: dict[str, int] = await asyncio.wait_for(self._client.ncores(), CONNECT)
         except (OSError, TimeoutError) as error:
-            raise TrainerError("dask-scheduler-gone", "Dask's scheduler, which holds the nodes, is gone.") from error
+            raise TrainerError(
+                "dask-scheduler-gone", "Dask's scheduler, which holds the nodes, no longer answers."
+            ) from error
         for number, address in self._workers.items():
             if address not in alive and number not in self._codes:
-                said = labelled("warning", "node-lost", f"node {number} ({address}) is lost: its worker is gone")
+                said = labelled(
+                    "warning", "node-lost", f"node {number} ({address}) is lost: its worker has left Dask's scheduler"
+                )
                 sys.stderr.write(f"dask: {said}\n")
                 self._end(number, LOST)
 
 
 async def run_step(folder: Path, script: str, *, together: bool, first_only: bool = False) -> int:
-    """Run ``script`` on each node, or on the first; SIGTERM goes on to them. Return the exit code.
+    """Run ``script`` on each node or only on the first, forward SIGTERM to it, and return the exit code.
 
     Raises:
         ConfigError: if Dask's scheduler cannot be reached.
@@ -128,7 +132,7 @@ async def run_step(folder: Path, script: str, *, together: bool, first_only: boo
             connection.scheduler, security=security_of(folder), asynchronous=True, timeout=CONNECT, set_as_default=False
         )
     except (OSError, TimeoutError, msgspec.MsgspecError) as error:
-        raise ConfigError("dask-scheduler-silent", f"Dask's scheduler cannot be reached: {error}") from error
+        raise ConfigError("dask-scheduler-silent", f"cannot reach Dask's scheduler: {error}") from error
     log = folder.parent / ATTEMPT_OUTPUT if together else os.devnull
     async with client:
         with open(log, "a", encoding="utf-8") as copy:  # noqa: ASYNC230, PTH123 -- its lines are few
@@ -137,7 +141,7 @@ async def run_step(folder: Path, script: str, *, together: bool, first_only: boo
 
 
 async def _until_ended(step: Step, script: str, stopped: asyncio.Event) -> int:
-    """Run the step, and stop it once ``stopped`` is set."""
+    """Run the step, and stop it when ``stopped`` is set."""
     running = asyncio.ensure_future(step.run(script))
     waiting = asyncio.ensure_future(stopped.wait())
     await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
@@ -148,5 +152,5 @@ async def _until_ended(step: Step, script: str, stopped: asyncio.Event) -> int:
 
 
 async def on_head_node(folder: Path, words: list[str]) -> int:
-    """Run a command on the first node, with that node's own environment; return its exit code."""
+    """Run a command on the first node, in that node's environment; return its exit code."""
     return await run_step(folder, f"exec {shlex.join(words)} </dev/null\n", together=False, first_only=True)

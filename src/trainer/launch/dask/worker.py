@@ -1,6 +1,6 @@
-"""What runs on the nodes, in Dask's workers: a command as a process of its own, whose output and end are events.
+"""Functions that run in Dask's workers: a step's command as a child process, with output and end as Dask events.
 
-Dask sends these functions by name, so client and workers need the same version of this module.
+Dask sends these functions by name, so the client and the workers need the same version of this module.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from distributed.worker import Worker
 from distributed import get_worker
 
 STARTED = "SLIPWAY_NODE_STARTED"
-"""Variable with the time at which the job of the node began, in seconds since 1970."""
+"""Variable with the time at which the node's job began, in seconds since 1970."""
 PIECE = 1 << 16
 POLL = 0.5
 LINGER = 60.0
-"""Seconds that processes have to end: after a stop, or when the command has ended and left some behind."""
+"""Seconds that processes have to end after a stop, or after a command that left processes running."""
 ENDED = "ended"
 ENDING = {Status.stopping, Status.stopped, Status.closing_gracefully, Status.closing, Status.closed, Status.failed}
 EXIT = 5.0
-"""Seconds that a worker has to exit, once it is closed and what it has started is gone."""
+"""Seconds that a worker has to exit after it is closed and its commands have ended."""
 _stops: dict[str, threading.Event] = {}
-"""Of each step that runs on this node."""
+"""Stop event of each step that runs on this node."""
 
 
 def dask_setup(worker: Worker) -> None:
-    """Watch over ``worker``, which calls this as it starts (``--preload``).
+    """Start a thread that ends ``worker`` reliably; Dask calls this at the worker's start (``--preload``).
 
-    Dask's own end waits for all of its coroutines, which can be for ever where the connection to the scheduler broke;
-    and the shell that the scheduler started for the job may be killed alone, which leaves the worker an orphan.
+    Dask's own shutdown waits for all of its coroutines, forever if the connection to the scheduler broke. And if only
+    the job's shell is killed, the worker is orphaned.
     """
     threading.Thread(target=_watch, args=(worker, os.getppid()), daemon=True, name="watch").start()
 
 
 def _watch(worker: Worker, parent: int) -> None:
-    """End this process once the worker is closing, or ``parent`` is gone, and no step runs any more."""
+    """End this process after the worker is closing or ``parent`` has ended, and the steps have stopped."""
     while worker.status not in ENDING and os.getppid() == parent:
         time.sleep(POLL)
     for step in [*_stops]:
@@ -58,21 +58,22 @@ def _watch(worker: Worker, parent: int) -> None:
 
 
 def name_and_age() -> tuple[str, float]:
-    """Return the name of this node, and how long its job has run, in seconds."""
+    """Return this node's name and the seconds that its job has run."""
     return os.uname().nodename, max(0.0, time.time() - float(os.environ.get(STARTED) or time.time()))
 
 
 def stop(step: str) -> None:
-    """Send what ``step`` runs on this node SIGTERM."""
+    """Stop the command of ``step`` on this node: its standard input is closed, so the script ends it."""
     _stops.setdefault(step, threading.Event()).set()
 
 
 def run(script: str, number: int, step: str) -> None:
-    """Run ``script`` by Bash as node ``number``, and wait for its end; a task of Dask.
+    """Run ``script`` with Bash as node ``number``, and wait for its end; a Dask task.
 
-    Bash reads it from standard input, which stays open, so that the script has to call exit. One of ``remote_script``
-    (jobscripts/lib/nodes.bash) ends its command when that is closed, and so it does when this worker is killed. Output
-    comes as events of the topic ``step``, [number, "stdout" or "stderr", text]; the last is [number, "ended", code].
+    Bash reads the script from standard input, which stays open, so the script must call exit. A script made by
+    ``remote_script`` (jobscripts/lib/nodes.bash) ends its command when standard input is closed, also by the death of
+    this worker. Output is sent as events of the topic ``step``: [number, "stdout" or "stderr", text]. The last event
+    is [number, "ended", code].
     """
     worker = get_worker()
     stopped = _stops.setdefault(step, threading.Event())
@@ -110,13 +111,13 @@ def run(script: str, number: int, step: str) -> None:
 
 
 def _is_over(worker: Worker, key: str) -> bool:
-    """Return whether the worker is ending, or who asked for the task is gone."""
+    """Return whether the worker is ending, or the client that submitted the task has left."""
     task = worker.state.tasks.get(key)
     return worker.status in ENDING or task is None or task.state != "executing"
 
 
 def _output(process: subprocess.Popen[bytes]) -> Iterator[tuple[str, str]]:
-    """Yield what the process and its children write, by whole lines where they come; "" at least each POLL seconds."""
+    """Yield (stream, text) in whole lines as the process and its children write, and "" at least each POLL seconds."""
     streams: dict[IO[bytes], str] = {process.stdout: "stdout", process.stderr: "stderr"}  # type: ignore[dict-item]
     decoders = {name: codecs.getincrementaldecoder("utf-8")(errors="replace") for name in streams.values()}
     rest = dict.fromkeys(streams.values(), "")

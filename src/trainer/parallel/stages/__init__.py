@@ -1,1 +1,1 @@
-"""A model cut into stages, each on a device of its own, through which a rank's micro-batches pass as a pipeline."""
+"""Pipeline parallelism within a rank: the model is cut into stages, each on its own device."""

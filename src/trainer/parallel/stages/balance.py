@@ -1,4 +1,4 @@
-"""Where to cut, so that the slowest stage is as fast as possible."""
+"""Choice of the cuts for ``--split auto`` that makes the slowest stage as fast as possible."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ log = logging.getLogger(__name__)
 
 
 class Choice(NamedTuple):
-    """Where a model is cut, and why."""
+    """Cuts of a model, with the measurements behind them."""
 
     cuts: list[str]
-    """Submodules with which stages begin, but for the first stage."""
+    """Submodules with which the stages begin, except for the first stage."""
     pieces: list[Piece]
-    """What was measured; [] if nothing was."""
+    """Measured pieces; [] if nothing was measured."""
 
     def stages(self) -> list[list[Piece]]:
         """Return the pieces of each stage."""
@@ -39,7 +39,7 @@ class Choice(NamedTuple):
         return [self.pieces[begin:end] for begin, end in itertools.pairwise([0, *begins, len(self.pieces)])]
 
     def write(self, path: Path) -> None:
-        """Write the pieces as a table, each with its stage."""
+        """Write the pieces and their stages as a CSV table to ``path``."""
         with replacing(path) as new, new.open("w", encoding="utf-8", newline="") as file:
             table = csv.writer(file, lineterminator="\n")
             table.writerow(["stage", "begins_with", "forward_ms", "backward_ms", "parameter_bytes", "activation_bytes"])
@@ -52,20 +52,20 @@ class Choice(NamedTuple):
 def choose(
     model: nn.Module, images: Tensor, devices: Sequence[torch.device], config: Config, comm: Communicator
 ) -> Choice:
-    """Return before which submodules to cut ``model`` for ``devices``: rank 0 measures, and tells the others.
+    """Choose the submodules before which to cut ``model`` for ``devices``: rank 0 measures and broadcasts the result.
 
     Args:
         model: on the CPU; it maps images to logits.
         images: floats of a micro-batch [n, c, h, w], on the CPU.
         devices: of the stages; rank 0 measures on the first one.
         config: the experiment.
-        comm: of this rank.
+        comm: this rank's communicator.
 
     Raises:
-        ConfigError: on all ranks, if it cannot be cut into so many stages.
+        ConfigError: on all ranks, if the model cannot be cut into that many stages.
     """
     units = SCHEDULES[config.model.pipeline](len(devices), config.train.grad_accum_steps)
-    copies = 2 + state_copies(config.optim) + bool(config.model.ema_decay)  # 2: themselves and gradients
+    copies = 2 + state_copies(config.optim) + bool(config.model.ema_decay)  # 2: parameters and gradients
 
     def fits(stage: int, pieces: Sequence[Piece]) -> bool:
         device = devices[stage]
@@ -84,7 +84,7 @@ def choose(
     choice = Choice(cuts, [Piece(*piece) for piece in pieces])
     for number, (stage, device) in enumerate(zip(choice.stages(), devices, strict=True)):
         log.info(
-            "stage %d on %s, from %s: %.1f ms a micro-batch, parameters %.1f MB, activations %.1f MB",
+            "stage %d on %s, from %s: %.1f ms per micro-batch, parameters %.1f MB, activations %.1f MB",
             *(number, device, stage[0].name or "the beginning", 1e3 * seconds_of(stage)),
             *(sum(piece.parameters for piece in stage) / 1e6, sum(piece.activations for piece in stage) / 1e6),
         )
@@ -92,19 +92,19 @@ def choose(
 
 
 def balance(pieces: Sequence[Piece], stages: int, *, fits: Callable[[int, Sequence[Piece]], bool]) -> list[int]:
-    """Return with which of ``pieces`` stages begin, so that the slowest stage is as fast as possible.
+    """Return the positions of the pieces with which stages begin, so that the slowest stage is as fast as possible.
 
     Args:
-        pieces: in their order.
-        stages: number of them.
-        fits: whether the device of a stage, of that number, holds these pieces.
+        pieces: in the model's order.
+        stages: number of stages.
+        fits: whether the device of the stage with this number can hold these pieces.
 
     Raises:
-        ConfigError: if there are too few pieces, or they fit no devices.
+        ConfigError: if there are too few pieces, or the stages do not fit their devices.
     """
     if len(pieces) < stages:
         raise ConfigError(
-            "bad-split", f"--split auto: the model can be cut into {len(pieces)} piece(s), and not {stages} stages."
+            "bad-split", f"--split auto: the model can be cut into only {len(pieces)} piece(s), not {stages} stages."
         )
     best: dict[tuple[int, int], tuple[float, list[int]]] = {(0, 0): (0.0, [])}
     for stage, end in itertools.product(range(1, stages + 1), range(len(pieces) + 1)):
@@ -117,11 +117,11 @@ def balance(pieces: Sequence[Piece], stages: int, *, fits: Callable[[int, Sequen
             best[stage, end] = min(options)
     if (stages, len(pieces)) not in best:
         raise ConfigError(
-            "out-of-memory", f"--split auto: {stages} stages do not fit the memory of their devices: take more of them."
+            "out-of-memory", f"--split auto: {stages} stages do not fit the memory of their devices: use more devices."
         )
     return best[stages, len(pieces)][1]
 
 
 def seconds_of(pieces: Sequence[Piece]) -> float:
-    """Return how long ``pieces`` take one after the other."""
+    """Return the seconds that ``pieces`` take one after the other."""
     return sum(piece.seconds for piece in pieces)

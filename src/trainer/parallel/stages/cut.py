@@ -1,4 +1,4 @@
-"""Cutting a model into stages, by tracing it (torch.fx): its modules and their names stay what they are."""
+"""Cuts a model into pipeline stages by tracing it (torch.fx); its modules and their names do not change."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from trainer.config.errors import ConfigError, did_you_mean
 from trainer.config.plugin import reason_of
 
 RANDOM = {"dropout1d", "dropout2d", "dropout3d", "stochastic_depth", "gumbel_softmax", "drop_block2d", "drop_block3d"}
-"""Functions that draw random numbers, besides torch's own operators, which say so themselves."""
+"""Functions that draw random numbers, besides torch's own operators, which have a tag for that."""
 SHOWN = 12
-"""Places that an error names where one can cut, at most."""
+"""Most places to cut that an error lists."""
 
 
 def cut(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
-    """Return the stages of ``model``: the first up to the submodule ``names[0]``, the next from there on, and so on.
+    """Return the stages of ``model``: the first ends before the submodule ``names[0]``, the next begins with it, etc.
 
-    The stages call the very modules of ``model``, and share its parameters.
+    The stages call the modules of ``model`` itself, and share its parameters.
 
     Args:
         model: maps one tensor to one tensor.
-        names: of submodules, as ``named_modules`` gives them, in the order in which they are called.
+        names: submodules, as in ``named_modules``, in the order of their calls.
 
     Raises:
-        ConfigError: naming what is in the way, and where one can cut instead.
+        ConfigError: if the model cannot be cut there. The message has the reason, and where possible other places.
     """
     modules = dict(model.named_modules())
     for name in names:
@@ -41,9 +41,7 @@ def cut(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
     inputs = next(place for place, node in enumerate(nodes) if node.op not in {"placeholder", "get_attr"})
     for (first, before), (second, behind) in pairwise(zip(["", *names], [inputs, *begins], strict=True)):
         if before == behind:
-            raise ConfigError(
-                "bad-split", f"--split {','.join(names)}: there is nothing before {second} for a stage of its own."
-            )
+            raise ConfigError("bad-split", f"--split {','.join(names)}: the stage before {second} would be empty.")
         if before > behind:
             raise ConfigError("bad-split", f"--split {first},{second}: the model calls {second} first.")
     for name, begin in zip(names, begins, strict=True):
@@ -58,29 +56,29 @@ def cut(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
 def places(model: nn.Module) -> list[str]:
     """Return the submodules before which ``model`` can be cut, in the order of their calls.
 
-    Looked into are the model itself and the containers in it that only call one child after the other.
+    The search opens the model itself and its nn.Sequential containers, no other modules.
 
     Raises:
         ConfigError: if the model cannot be traced.
     """
     containers = {name for name, module in model.named_modules() if name and isinstance(module, nn.Sequential)}
     nodes = _trace(model, opened=containers | _ancestors(containers), option="--split auto")
-    return [_outermost(nodes, name) for name in _possible(nodes)[1:]]  # before the first one there is nothing
+    return [_outermost(nodes, name) for name in _possible(nodes)[1:]]  # a stage before the first one would be empty
 
 
 def _outermost(nodes: list[fx.Node], name: str) -> str:
-    """Return the outermost module whose first call is that of the module ``name`` in it."""
+    """Return the outermost module whose first inner call is the call of ``name``."""
     around = sorted(_ancestors([name]), key=len)
     return next(other for other in [*around, name] if nodes[_calls_in(nodes, other)[0]].target == name)
 
 
 def _ancestors(names: Iterable[str]) -> set[str]:
-    """Return the modules that modules of these ``names`` are in."""
+    """Return the names of all modules that contain the modules ``names``."""
     return {name[:place] for name in names for place, character in enumerate(name) if character == "."}
 
 
 def _calls_in(nodes: list[fx.Node], name: str) -> list[int]:
-    """Return the places of the calls of the module ``name``, or of those in it where the graph looks into it."""
+    """Return the positions of the calls of module ``name``, or of its inner modules if the trace has opened it."""
     return [
         place
         for place, node in enumerate(nodes)
@@ -89,7 +87,7 @@ def _calls_in(nodes: list[fx.Node], name: str) -> list[int]:
 
 
 def _possible(nodes: list[fx.Node]) -> list[str]:
-    """Return the modules of a graph that are called once, and before which one tensor alone crosses a cut."""
+    """Return the modules of a graph that are called once, and before which exactly one tensor crosses a cut."""
     return [
         str(node.target)
         for place, node in enumerate(nodes)
@@ -100,7 +98,7 @@ def _possible(nodes: list[fx.Node]) -> list[str]:
 
 
 class _Tracer(fx.Tracer):
-    """Looks into the modules around the cuts, and takes every other one for a whole."""
+    """Tracer that opens the modules around the cuts, and treats all others as leaves."""
 
     def __init__(self, opened: set[str]) -> None:
         super().__init__()
@@ -111,32 +109,32 @@ class _Tracer(fx.Tracer):
 
 
 def _trace(model: nn.Module, *, opened: set[str], option: str) -> list[fx.Node]:
-    """Return the calls of ``model``, and of the modules ``opened`` in it, one after the other."""
+    """Return the calls in ``model`` and in its modules ``opened``, in order."""
     try:
         return list(_Tracer(opened).trace(model).nodes)
-    except Exception as error:  # a forward of somebody else's may do anything with what is no tensor
+    except Exception as error:  # a user-defined forward may do anything with non-tensors
         outer = [name for name, _ in model.named_children()]
         raise ConfigError(
             "bad-split",
-            f"{option}: the model cannot be traced: {reason_of(error)} "
-            f"Cut before a module whose parents only pass tensors on: {_some(outer)}.",
+            f"{option}: cannot trace the model: {reason_of(error)} "
+            f"Cut before a module whose parents only pass tensors to their children: {_some(outer)}.",
         ) from error
 
 
 def _begin_of(nodes: list[fx.Node], name: str) -> int:
-    """Return the place of the call of the submodule ``name``."""
+    """Return the position of the only call of the submodule ``name``."""
     inside = _calls_in(nodes, name)
     calls = [place for place in inside if nodes[place].target == nodes[inside[0]].target]
     if len(calls) != 1:
         found = f"calls it {len(calls)} times" if calls else "never calls it"
         raise ConfigError(
-            "bad-split", f"--split {name}: the model {found}; a stage begins where a module is called once."
+            "bad-split", f"--split {name}: the model {found}; a stage must begin with a module that is called once."
         )
     return calls[0]
 
 
 def _crossing(nodes: list[fx.Node], begin: int) -> list[fx.Node]:
-    """Return the nodes before ``begin`` whose values are used from there on."""
+    """Return the nodes before ``begin`` whose values are used at or after ``begin``."""
     behind = set(nodes[begin:])
     return [node for node in nodes[:begin] if node.op != "get_attr" and behind.intersection(node.users)]
 
@@ -148,20 +146,20 @@ def _require_one_edge(model: nn.Module, nodes: list[fx.Node], name: str, begin: 
     values = " and ".join(str(node.target) for node in crossing) or "nothing"
     raise ConfigError(
         "bad-split",
-        f"--split {name}: the results of {values} would cross the cut, and one tensor may. In "
-        f"{type(model).__name__} one can cut before {_some(_possible(nodes))}.",
+        f"--split {name}: the results of {values} would cross the cut, but only one tensor may. "
+        f"{type(model).__name__} can be cut before {_some(_possible(nodes))}.",
     )
 
 
 def _refuse_draws(nodes: list[fx.Node], names: Sequence[str]) -> None:
-    """Refuse random numbers between modules, which nobody could seed alike for the whole model and for its stages."""
+    """Raise a ConfigError for random draws between modules, which cannot be seeded alike in whole model and stages."""
     for node in nodes:
         called = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
         if node.op in {"call_function", "call_method"} and _draws(called):
             raise ConfigError(
                 "bad-split",
-                f"--split {','.join(names)}: the model calls {called} between its modules, which would draw other "
-                "numbers than in the whole model: make it a module (nn.Dropout).",
+                f"--split {','.join(names)}: the model calls {called} between its modules. In stages, it would draw "
+                "other random numbers than in the whole model: replace it by a module (such as nn.Dropout).",
             )
 
 
@@ -173,7 +171,7 @@ def _draws(name: str) -> bool:
 
 
 def _stage(model: nn.Module, nodes: list[fx.Node], begin: int, end: int) -> fx.GraphModule:
-    """Return the nodes from ``begin`` to ``end`` as a module of one tensor."""
+    """Return the nodes from ``begin`` to ``end`` as a module that maps one tensor to one tensor."""
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     if begin:
@@ -181,7 +179,7 @@ def _stage(model: nn.Module, nodes: list[fx.Node], begin: int, end: int) -> fx.G
         copies[entering] = graph.placeholder("entering")
 
     def copied(node: fx.Node) -> fx.Node:
-        if node not in copies:  # a parameter of the model itself, read where it is used
+        if node not in copies:  # a parameter of the model itself, read in the stage that uses it
             copies[node] = graph.node_copy(node, copied)
         return copies[node]
 
@@ -202,8 +200,8 @@ def _require_own_parameters(stages: Sequence[nn.Module]) -> None:
             if owner != number:
                 raise ConfigError(
                     "bad-split",
-                    f"--split: stages {owner + 1} and {number + 1} share a parameter ({other}, {name}), which can be "
-                    "on one device alone: cut elsewhere.",
+                    f"--split: stages {owner + 1} and {number + 1} share a parameter ({other}, {name}), which can only "
+                    "be on one device: cut elsewhere.",
                 )
 
 

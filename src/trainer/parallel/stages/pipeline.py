@@ -1,6 +1,6 @@
-"""Stages at work: each micro-batch passes forward through all of them and backward again, as a schedule says.
+"""Pipeline over a model's stages: runs the forward and backward passes of micro-batches in a schedule's order.
 
-One thread issues the passes; on GPUs they are launched and not waited for, so that stages overlap.
+One thread issues the passes. On GPUs it launches them without waiting, so that stages overlap.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from trainer.parallel.stages.cut import cut
 from trainer.parallel.stages.schedule import SCHEDULES, Unit
 
 M = TypeVar("M")
-"""A micro-batch, of whatever type."""
+"""A micro-batch, of any type."""
 M_contra = TypeVar("M_contra", contravariant=True)
 Measure = Callable[[Unit], AbstractContextManager[None]]
 
 
 class Passes(Protocol[M_contra]):
-    """What a pipeline does not know of training."""
+    """The parts of a training step that the caller of a pipeline supplies."""
 
     def prepare(self, micro: M_contra) -> Tensor:
-        """Return what goes into the model: floats [n, c, h, w] on the first device."""
+        """Return the model's input: floats [n, c, h, w] on the first device."""
         ...
 
     def forward(self, micro: M_contra) -> AbstractContextManager[None]:
@@ -33,15 +33,15 @@ class Passes(Protocol[M_contra]):
         ...
 
     def loss(self, micro: M_contra, logits: Tensor) -> Tensor:
-        """Return what is to be differentiated, given the logits [n, classes] of ``micro``."""
+        """Return the loss to differentiate, given the logits [n, classes] of ``micro``."""
         ...
 
 
 class _Pass(NamedTuple):
-    """What a forward pass leaves for the backward pass."""
+    """Tensors of a forward pass that the backward pass needs."""
 
     entering: Tensor
-    """On the device of the stage before, to which its gradient goes."""
+    """The input, on the device of the previous stage, which receives its gradient."""
     leaving: Tensor
 
 
@@ -51,16 +51,16 @@ class Pipeline:
     def __init__(
         self, model: nn.Module, names: Sequence[str], devices: Sequence[torch.device], *, schedule: str = "1f1b"
     ) -> None:
-        """Cut ``model`` before each of ``names``, and bring each stage to its device.
+        """Cut ``model`` before each of ``names``, and move each stage to its device.
 
         Args:
             model: maps one tensor to one tensor.
-            names: of its submodules.
+            names: submodules of ``model``.
             devices: of the stages, one more than ``names``.
-            schedule: name of one of SCHEDULES.
+            schedule: a name in SCHEDULES.
 
         Raises:
-            ConfigError: if it cannot be cut there.
+            ConfigError: if the model cannot be cut there.
         """
         self.stages = cut(model, names)
         self.names, self.devices, self.schedule = names, devices, schedule
@@ -69,7 +69,7 @@ class Pipeline:
                 stage.to(device)  # the parameters of the model itself
 
     def of(self, copy: nn.Module) -> Pipeline:
-        """Return ``copy``, a copy of the model, cut in the same places for the same devices."""
+        """Return a pipeline of ``copy``, a copy of the model, with the same cuts and devices."""
         return Pipeline(copy, self.names, self.devices, schedule=self.schedule)
 
     def __call__(self, images: Tensor) -> Tensor:
@@ -80,13 +80,13 @@ class Pipeline:
         return found
 
     def train(self, micros: Iterator[M], count: int, passes: Passes[M], *, measure: Measure | None = None) -> None:
-        """Add to the gradients what the micro-batches of an optimiser step have to say.
+        """Accumulate the gradients of an optimizer step's micro-batches.
 
         Args:
-            micros: the micro-batches, read one by one as the first stage gets to them.
-            count: of them.
-            passes: how they are trained on.
-            measure: is entered around each pass.
+            micros: the micro-batches; each is read when its first stage runs.
+            count: number of micro-batches.
+            passes: the caller's part of the training step.
+            measure: returns a context that is entered around each pass.
         """
         last = len(self.stages) - 1
         measure = measure or _unmeasured
@@ -101,7 +101,7 @@ class Pipeline:
                 entering = passes.prepare(under_way[number])
             else:
                 entering = left[stage - 1, number].leaving.detach().requires_grad_()
-            # A copy on the same device too: a stage may change in place what it is given.
+            # Copy also on the same device: a stage may change its input in place.
             received = entering.to(self.devices[stage], non_blocking=True, copy=stage > 0)
             with passes.forward(under_way[number]):
                 leaving = self.stages[stage](received)

@@ -1,4 +1,4 @@
-"""What each piece of a model takes, measured: the time of its passes, its parameters, what it keeps."""
+"""Measurement of a model's pieces: time of their passes, bytes of parameters and of activations."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from trainer.model.memory_meter import Meter
 from trainer.parallel.stages.cut import cut, places
 
 ROUNDS = 5
-"""Measured passes of each piece, of which the fastest counts; one more goes before them."""
+"""Measured passes per piece, of which the fastest counts; an unmeasured warm-up pass precedes them."""
 CPU = torch.device("cpu")
 
 
 class Piece(NamedTuple):
-    """A part of a model between two places where it can be cut, and what it takes."""
+    """A part of a model between two places where it can be cut, with its time and memory."""
 
     name: str
     """The submodule with which it begins; "" for the first piece."""
     forward: float
-    """Seconds of a forward pass of a micro-batch, the fastest that was measured."""
+    """Seconds of the fastest forward pass of a micro-batch."""
     backward: float
-    """Of a backward pass."""
+    """Seconds of the fastest backward pass."""
     parameters: int
     """Bytes of parameters and buffers."""
     activations: int
@@ -35,23 +35,23 @@ class Piece(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Of both passes."""
+        """Seconds of both passes."""
         return self.forward + self.backward
 
 
 def profile(
     model: nn.Module, images: Tensor, *, device: torch.device, forward: Callable[[], AbstractContextManager[None]]
 ) -> list[Piece]:
-    """Return the pieces of ``model``, measured on ``device``; the model itself stays as it is.
+    """Return the pieces of ``model``, measured on ``device``; the model is not changed.
 
-    Each round measures all pieces, one after the other: what else the machine does for a while then slows one round of
-    many pieces, and not all rounds of one. As it makes no pass faster, the fastest one counts.
+    Each round measures all pieces, one after the other, so that other load on the machine slows one round of many
+    pieces rather than all rounds of one piece. Such load never makes a pass faster, so the fastest pass counts.
 
     Args:
-        model: maps images to logits; as a whole it need not fit ``device``.
+        model: maps images to logits; the whole model need not fit on ``device``.
         images: floats of a micro-batch [n, c, h, w]; their values do not matter.
-        device: on which every piece is measured.
-        forward: context of a forward pass.
+        device: where each piece is measured.
+        forward: returns the context of a forward pass.
     """
     names = ["", *places(model)]
     pieces = cut(copy.deepcopy(model), names[1:])
@@ -81,13 +81,13 @@ def profile(
 
 
 def _noise_like(images: Tensor) -> Tensor:
-    """Return random images, as GPUs are faster with zeros; torch's own generator stays as it is."""
+    """Return random images, because GPUs are faster with zeros; torch's global generator is not changed."""
     return torch.empty_like(images).normal_(generator=torch.Generator(images.device).manual_seed(0))
 
 
 def _kept(piece: nn.Module, entering: Tensor, forward: Callable[[], AbstractContextManager[None]]) -> int:
     """Return the bytes that ``piece`` keeps for its backward pass."""
-    received = entering.clone()  # a piece may change in place what it is given
+    received = entering.clone()  # a piece may change its input in place
     with Meter([*piece.parameters(), *piece.buffers()]) as meter, forward():
         leaving = piece(received)
     assert leaving is not None  # alive until here
@@ -97,10 +97,10 @@ def _kept(piece: nn.Module, entering: Tensor, forward: Callable[[], AbstractCont
 def _timed(
     piece: nn.Module, entering: Tensor, forward: Callable[[], AbstractContextManager[None]]
 ) -> tuple[Tensor, float, float]:
-    """Return what leaves ``piece``, and the seconds of its forward and of its backward pass.
+    """Return the output of ``piece``, and the seconds of its forward and of its backward pass.
 
-    What a stage does not do between two of its pieces is left out: to copy what enters, and to make a gradient. The
-    gradients of parameters add up, as in all micro-batches of a step but the first.
+    The times leave out the input's copy and the creation of a gradient, because a stage does neither between its
+    pieces. The gradients of parameters add up, as in all micro-batches of a step except the first.
     """
     received = entering.clone()
     start = _now(entering.device)
@@ -115,7 +115,7 @@ def _timed(
 
 
 def _now(device: torch.device) -> float:
-    """Return the time at which ``device`` has done all that it was given."""
+    """Return the time after ``device`` has finished all launched work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()

@@ -1,7 +1,7 @@
-"""Replicas of a model in stages: each rank has one, and their gradients are averaged once a step.
+"""Data parallelism for a model in stages: each rank has a replica, and gradients are averaged once per step.
 
-DistributedDataParallel reduces during a backward pass, and counts one for each forward pass; a pipeline has many under
-way. So the gradients are averaged behind all of them, by the ranks' own group.
+DistributedDataParallel reduces during the backward pass and expects one for each forward pass, but a pipeline has many
+passes in flight. So the ranks' communicator averages the gradients after all of a step's passes.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from slipway.dist.communicator import Communicator
 from trainer.parallel.strategy import Strategy
 
 BUCKET = 1 << 25
-"""Bytes of gradients that are reduced at once, roughly."""
+"""Approximate bytes of gradients per reduction."""
 
 
 class Replicas:
-    """How a split model is trained on the ranks that ``strategy`` has joined (trainer.parallel.strategy.Strategy)."""
+    """Strategy for a split model on the ranks that another strategy connects (trainer.parallel.strategy.Strategy)."""
 
     def __init__(self, strategy: Strategy) -> None:
-        """Replace what ``strategy`` does with a model."""
+        """Use ``strategy`` to join the world only; this class replaces its other methods."""
         self.name = strategy.name
         self._strategy = strategy
         self._comm: Communicator | None = None
 
     def join(self, environment: Environment, waiting: AbstractContextManager[None]) -> Communicator:
-        """Join the world as the strategy does."""
+        """Join the world with the wrapped strategy."""
         return self._strategy.join(environment, waiting)
 
     def prepare(
@@ -40,20 +40,20 @@ class Replicas:
         comm: Communicator,
         model: nn.Module,
         optimizer: Optimizer,
-        warm_up: Callable[[nn.Module], None],  # noqa: ARG002 -- nothing to settle
+        warm_up: Callable[[nn.Module], None],  # noqa: ARG002 -- needs no warm-up
     ) -> tuple[nn.Module, Optimizer]:
-        """Give all ranks rank 0's weights; return both unchanged."""
+        """Broadcast rank 0's weights and buffers to all ranks; return model and optimizer."""
         self._comm = comm
         comm.broadcast([tensor.detach() for tensor in (*model.parameters(), *model.buffers())])
         return model, optimizer
 
     def no_sync(self, replica: nn.Module) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Do nothing: a backward pass reduces nothing."""
+        """Do nothing: backward passes do not reduce gradients here."""
         return nullcontext()
 
     @contextmanager
     def synchronized_gradients(self, optimizer: Optimizer) -> Iterator[None]:
-        """Average them over the ranks."""
+        """Average the gradients over the ranks."""
         assert self._comm
         if self._comm.world.size > 1:
             gradients = [
@@ -75,7 +75,7 @@ class Replicas:
 
 
 def _buckets(gradients: list[Tensor]) -> Iterator[list[Tensor]]:
-    """Yield lists of some that have one device and one dtype."""
+    """Yield lists of gradients with the same device and dtype, of about BUCKET bytes each."""
     alike: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
     for gradient in gradients:
         bucket = alike[gradient.device, gradient.dtype]

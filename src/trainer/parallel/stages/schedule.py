@@ -1,8 +1,8 @@
-"""In which order the stages of a pipeline work on the micro-batches of an optimiser step: lists, and nothing else.
+"""Pipeline schedules: the order in which stages process the micro-batches of an optimizer step, as lists.
 
-Source of both orders: Huang et al., "GPipe", NeurIPS 2019; Narayanan et al., "PipeDream", SOSP 2019 (1F1B, here with a
-flush at each step). Every stage takes the micro-batches in ascending order, backward too, so that gradients add up in
-the same order as without a pipeline.
+Sources: Huang et al., "GPipe", NeurIPS 2019; Narayanan et al., "PipeDream", SOSP 2019 (1F1B, here with a flush at each
+step). Each stage processes the micro-batches in ascending order, also in the backward direction, so that gradients add
+up in the same order as without a pipeline.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Unit(NamedTuple):
 
 
 class Timed(NamedTuple):
-    """A unit, and when it runs."""
+    """A unit with its start and end time."""
 
     unit: Unit
     start: float
@@ -30,13 +30,13 @@ class Timed(NamedTuple):
 
 
 def gpipe(stages: int, micros: int) -> list[Unit]:
-    """Return all forward passes, then all backward passes, in the order in which they are to be issued."""
+    """Return the GPipe schedule, in order of issue: in each stage all forward passes, then all backward passes."""
     orders = [[Unit(stage, kind, micro) for kind in _KINDS for micro in range(micros)] for stage in range(stages)]
     return [unit for unit, _, _ in simulate(orders, _unit_cost)]
 
 
 def one_f_one_b(stages: int, micros: int) -> list[Unit]:
-    """Return the order in which a stage goes backward as soon as it can, and so keeps few activations."""
+    """Return the 1F1B schedule, in order of issue: stages run backward passes early, and so keep few activations."""
     orders = []
     for stage in range(stages):
         ahead = min(stages - stage, micros)
@@ -50,21 +50,21 @@ def one_f_one_b(stages: int, micros: int) -> list[Unit]:
 
 
 SCHEDULES: dict[str, Callable[[int, int], list[Unit]]] = {"gpipe": gpipe, "1f1b": one_f_one_b}
-"""By name: the units of ``stages`` and ``micros``, in the order of issue."""
+"""Schedules by name; each maps the numbers of stages and micro-batches to the units, in order of issue."""
 
 
 def simulate(orders: Sequence[Sequence[Unit]], cost: Callable[[Unit], float]) -> list[Timed]:
-    """Return when each unit runs if each stage works through its own order, and waits for what a unit needs.
+    """Return the times of all units if each stage runs its units in order and waits for their inputs.
 
     Args:
         orders: the units of each stage, in its order.
-        cost: how long a unit takes.
+        cost: duration of a unit.
 
     Returns:
-        list[Timed]: by start; of equal ones the later stage comes first, whose work the earlier ones wait for.
+        list[Timed]: sorted by start. On a tie the later stage comes first, because earlier stages wait for it.
 
     Raises:
-        ValueError: if stages wait for each other for ever.
+        ValueError: if the stages deadlock.
     """
     done: dict[Unit, float] = {}
     found = []
@@ -79,7 +79,7 @@ def simulate(orders: Sequence[Sequence[Unit]], cost: Callable[[Unit], float]) ->
                 if all(other in done for other in needed):
                     ready.append((max([free[stage], *(done[other] for other in needed)]), -stage, unit))
         if not ready:
-            raise ValueError("stages wait for each other for ever")
+            raise ValueError("stages wait for each other forever")
         start, _, unit = min(ready)
         end = start + cost(unit)
         done[unit] = free[unit.stage] = end
@@ -89,7 +89,7 @@ def simulate(orders: Sequence[Sequence[Unit]], cost: Callable[[Unit], float]) ->
 
 
 def needs(unit: Unit, *, stages: int) -> list[Unit]:
-    """Return the units whose results ``unit`` works on."""
+    """Return the units whose results ``unit`` needs."""
     stage, kind, micro = unit
     if kind == "F":
         return [Unit(stage - 1, "F", micro)] if stage else []
@@ -97,7 +97,7 @@ def needs(unit: Unit, *, stages: int) -> list[Unit]:
 
 
 def by_stage(units: Iterable[Unit], stages: int) -> list[list[Unit]]:
-    """Return the units of each stage, in their order."""
+    """Group ``units`` by stage; each group keeps their order."""
     orders: list[list[Unit]] = [[] for _ in range(stages)]
     for unit in units:
         orders[unit.stage].append(unit)
@@ -105,7 +105,7 @@ def by_stage(units: Iterable[Unit], stages: int) -> list[list[Unit]]:
 
 
 def live_micros(units: Iterable[Unit], stage: int) -> int:
-    """Return of how many micro-batches ``stage`` keeps activations at once, at most."""
+    """Return the largest number of micro-batches whose activations ``stage`` keeps at once."""
     most = live = 0
     for unit in units:
         if unit.stage == stage:

@@ -1,4 +1,4 @@
-"""When the passes of a pipeline ran, by the clock of each device."""
+"""Timing of a pipeline's passes, by each device's clock."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 from trainer.parallel.stages.schedule import Timed, Unit, needs
 
 Mark = float | torch.cuda.Event
-"""A moment: seconds of the host's clock, or an event in the stream of a GPU."""
+"""A point in time: seconds of the host's clock, or an event in a GPU's stream."""
 
 
 class Timeline:
-    """Measures passes; on GPUs without waiting for them."""
+    """Timer of passes; on GPUs it does not wait for them."""
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
-        """Begin at time 0, when all ``devices``, one for each stage, have nothing left to do."""
+        """Wait until all ``devices``, one per stage, are idle, and set time 0."""
         self._devices = devices
         self._marks: list[tuple[Unit, Mark, Mark]] = []
         self._wait()
@@ -26,16 +26,16 @@ class Timeline:
 
     @contextmanager
     def measure(self, unit: Unit) -> Iterator[None]:
-        """Measure what is computed within, or is launched to be."""
+        """Measure the computation that runs, or is launched, within this context."""
         device = self._devices[unit.stage]
         before = _mark(device)
         yield
         self._marks.append((unit, before, _mark(device)))
 
     def passes(self) -> list[Timed]:
-        """Return what was measured, in seconds since time 0, in the order of issue; waits for the devices.
+        """Wait for the devices and return the measured passes, in seconds since time 0 and in order of issue.
 
-        A pass that waits for others, on its device, starts when the last of them ends.
+        A pass that waits for others on its device starts when the last of them ends.
         """
         self._wait()
         found: dict[Unit, Timed] = {}

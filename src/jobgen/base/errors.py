@@ -1,0 +1,38 @@
+"""Errors and warnings for users: one line each with what happened, where, and what to do."""
+
+import sys
+
+from slipway.base.errors import SlipwayError, labelled
+
+
+class JobgenError(SlipwayError):
+    """A script cannot be rendered or submitted; the message states why and what to do."""
+
+
+class UsageError(JobgenError):
+    """A command-line argument is unknown or invalid."""
+
+
+def nearest(name: str, choices: "list[str]", *, cutoff: float = 0.5) -> str:
+    """Return " Did you mean 'x'?" for the choice closest to ``name`` (difflib's ratio), or "" if none is close."""
+    from difflib import get_close_matches  # noqa: PLC0415 -- needed only on errors
+
+    found = get_close_matches(name[:80], choices, n=1, cutoff=cutoff)
+    return f" Did you mean {found[0]!r}?" if found else ""
+
+
+def printable(text: str) -> str:
+    r"""Return ``text`` with control characters escaped (``\n``, ``\x1b``), so that a terminal does not execute them."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
+def note(text: str) -> None:
+    """Print one line to standard error."""
+    sys.stderr.write(f"{printable(f'jobgen: {text}')}\n")
+
+
+def warn(slug: str, text: str) -> None:
+    """Print a one-line warning to standard error; ``slug`` is a key of ``slipway.base.slugs.SLUGS``."""
+    note(labelled("warning", slug, text))

@@ -1,0 +1,273 @@
+"""``jobgen status``, ``logs`` and ``cancel`` for a job or a run folder, with or without a scheduler."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from jobgen.base.errors import JobgenError, printable
+from jobgen.base.queue import JobId, Queue, Seen, job_id
+from jobgen.batch.record import RunSet
+from jobgen.batch.states import states_of
+from jobgen.batch.study import record as studies
+from jobgen.batch.study.record import is_study, read_study
+from jobgen.batch.sweep import results as sweeps
+from jobgen.batch.sweep.record import is_sweep, read_sweep
+from jobgen.follow.lookup import newest_run, output_folder, runs_named, runs_of, runs_said_in
+from jobgen.follow.tasks import lines_of_jobs, lines_of_runs
+from jobgen.jobs.runs import Run
+from jobgen.schedulers import queue_of, queues_here
+from slipway.base.errors import labelled
+
+POLL = 0.2
+"""Seconds between reads of a log."""
+ASK = 5.0
+"""Seconds between queries to the scheduler, to limit its load."""
+
+
+class Target(NamedTuple):
+    """The job and runs that the user's argument refers to."""
+
+    job: Optional[JobId]
+    runs: List[Run]
+    """The job's run, or one for each task of an array; empty if not found on this machine."""
+    scheduler: str
+    """Scheduler in the run folder, or the one that has the job; "" if unknown, "local" for a run without scheduler."""
+    queue: Optional[Queue]
+    """That scheduler's queue, if its commands are on this machine."""
+
+    def look(self) -> List[Seen]:
+        """Query the scheduler for the job; return [] if it has no record or cannot be queried here.
+
+        Raises:
+            JobgenError: if the scheduler does not answer.
+        """
+        return self.queue.look(self.job) if self.queue and self.job else []
+
+    def refuse_several_runs(self) -> None:
+        """Raise an error if the target has more than one run.
+
+        Raises:
+            JobgenError: if it has several.
+        """
+        if len(self.runs) > 1:
+            paths = ", ".join(str(run.path) for run in self.runs[:3])
+            raise JobgenError(
+                "several-runs", f"job {self.job} has {len(self.runs)} runs: give one of their run folders: {paths} ..."
+            )
+
+    def __str__(self) -> str:
+        """Return "job NUMBER", or the path of the run folder."""
+        return f"job {self.job}" if self.job and (self.queue or not self.runs) else str(self.runs[0].path)
+
+
+def status(name: str, *, as_json: bool = False) -> int:
+    """Print the state of a job and its run, a study or a sweep; ``as_json``: one object for each run."""
+    if as_json:
+        print(json.dumps(_facts(name), indent=2))
+    elif name and is_study(Path(name)):
+        for line in studies.lines_of(states_of(read_study(Path(name)))):
+            _say(line)
+    elif name and is_sweep(Path(name)):
+        sweep = read_sweep(Path(name))
+        for line in sweeps.lines_of(sweep, sweeps.results_of(sweep)):
+            _say(line)
+    else:
+        _show(*_target(name))
+    return 0
+
+
+def _facts(name: str) -> List[Dict[str, Any]]:
+    """Return the facts of each run that ``name`` refers to; for a study or sweep, with the states of its table."""
+    if name and (is_study(Path(name)) or is_sweep(Path(name))):
+        record: RunSet[Any] = read_study(Path(name)) if is_study(Path(name)) else read_sweep(Path(name))
+        return [{**each.run.facts(), "state": each.state, "line": each.about} for each in states_of(record)]
+    return [run.facts() for run in _target(name)[0].runs]
+
+
+def _show(target: Target, seen: Optional[List[Seen]]) -> None:
+    """Print the scheduler's state of the job, the progress of its runs, and the path of its log."""
+    if seen is None:
+        try:
+            seen = target.look()
+        except JobgenError as error:  # the run folder still has the state
+            _say(labelled("warning", error.slug, str(error)))
+            seen = []
+        else:
+            if target.job and not seen and target.scheduler not in {"", "local"}:
+                here = "has no record of it (any more)" if target.queue else "cannot be queried from this machine"
+                _say(f"job {target.job}: {target.scheduler} {here}")
+    for line in [*lines_of_jobs(seen), *lines_of_runs(target.runs, target.job)]:
+        _say(line)
+    if len(target.runs) <= 1 and (log := _log(target, seen)):
+        _say(f"log {log}")
+
+
+def logs(name: str, *, follow: bool) -> int:
+    """Print the job's log; with ``follow``, print new output until the job ends.
+
+    Raises:
+        JobgenError: if the job has ended and its log cannot be found.
+    """
+    target, seen = _target(name)
+    target.refuse_several_runs()
+    seen = target.look() if seen is None else seen
+    shown, position, asked, said = None, 0, time.monotonic(), ""
+    while True:
+        over = not follow or _over(target, seen)  # check before reading, so that no output is missed
+        path = _log(target, seen)
+        if path and path.is_file():
+            shown, position = path, _copy(path, position if path == shown else 0)
+        elif over:
+            raise JobgenError("no-log", f"cannot find a log of {target} on this machine.")
+        if over:
+            return 0
+        if (why := _waits(seen)) != said:
+            said = why
+            _warn(why)
+        time.sleep(POLL)
+        target = target._replace(runs=[run.again() for run in target.runs])
+        if time.monotonic() - asked > ASK:
+            seen, asked = target.look(), time.monotonic()
+
+
+def cancel(name: str) -> int:
+    """Cancel the job so that its ranks save first; return the exit code.
+
+    Raises:
+        JobgenError: if the job has ended, or cannot be cancelled from this machine.
+    """
+    target, seen = _target(name)
+    seen = target.look() if seen is None else seen
+    if _over(target, seen):
+        raise JobgenError("already-ended", f"{target} has already ended.")
+    if target.job and target.queue and seen:
+        command = target.queue.cancel(target.job, seen)
+        done = subprocess.run(command, check=False)
+        if not done.returncode:
+            foreign = bool(target.runs) and all(run.foreign for run in target.runs)
+            _warn(f"job {target.job}: {command[0]} cancels it{'' if foreign else '; the ranks save first'}")
+        return done.returncode
+    target.refuse_several_runs()
+    run = target.runs[0]  # without runs, a scheduler on this machine has the job, and it was cancelled above
+    try:
+        run.stop.write_text("user\n", encoding="ascii")  # also works for local runs on another machine
+    except OSError as error:
+        raise JobgenError("cannot-write", f"cannot write {run.stop}: {error.strerror}.") from error
+    obeyed = "; a user script without slipway.Session ignores that file: stop it with Ctrl-C" if run.foreign else ""
+    _warn(f"{run.path} was requested to save and stop by the file {run.stop.name}{obeyed}")
+    return 0
+
+
+def _target(name: str) -> Tuple[Target, Optional[List[Seen]]]:
+    """Return the target of ``name``, and the scheduler's answer if finding the target required a query, else None."""
+    if name and (is_study(Path(name)) or is_sweep(Path(name))):
+        raise JobgenError("several-runs", f"{name} contains many runs: give one of its run folders, or a job number.")
+    if not name or Path(name).is_dir():
+        run = Run(Path(name)) if name else newest_run()
+        last = run.job
+        job, runs = last.job if last else None, [run]
+        if job and job.task and not name:  # all tasks of the newest array
+            job = job._replace(task="")
+            runs = runs_of(job, output_folder())
+        return _of(job, runs, last.scheduler if last else ""), None
+    job = job_id(name)
+    if not job:
+        if re.match(r"\d", name) and (runs := runs_named(name)):
+            return _of(None, runs, ""), None
+        raise JobgenError("no-such-run", f"{name!r} is neither a run folder nor a job number.")
+    runs = runs_of(job, output_folder())
+    for run in runs:
+        started = run.started_by(job)
+        queue = queue_of(started.scheduler) if started else None
+        if job.server and queue and not queue.servers:  # another scheduler's job with the same number
+            return _asked(job, [])
+        if started:
+            return _of(job, runs, started.scheduler), None
+    return _asked(job, runs)
+
+
+def _of(job: Optional[JobId], runs: List[Run], scheduler: str) -> Target:
+    queue = queue_of(scheduler)
+    return Target(job, runs, scheduler, queue if queue in queues_here() else None)
+
+
+def _asked(job: JobId, runs: List[Run]) -> Tuple[Target, Optional[List[Seen]]]:
+    """Query each scheduler on this machine for ``job``; there may be two, and one may not answer."""
+    known: List[Tuple[Queue, List[Seen]]] = []
+    away: List[JobgenError] = []
+    here = queues_here()
+    for queue in here:
+        try:
+            seen = queue.look(job)
+        except JobgenError as error:  # noqa: PERF203 -- the queries dominate the time
+            away.append(error)
+        else:
+            known += [(queue, seen)] if seen else []
+    names = " and ".join(queue.name for queue in here)
+    if len(known) > 1:
+        raise JobgenError(
+            "several-runs", f"{names} both have a job {job}: give its run folder, or its number with the PBS server."
+        )
+    if known:
+        queue, seen = known[0]
+        found = job_id(seen[0].job_id)  # an array task may be given by its raw Slurm job ID
+        meant = found if found and found.number != job.number else job
+        runs = runs or runs_of(meant, Path(seen[0].folder, output_folder())) or runs_said_in([job.log for job in seen])
+        return Target(job, runs, queue.name, queue), seen
+    if runs:
+        return _of(job, runs, here[0].name if len(here) == 1 else ""), None
+    if away:
+        raise away[0]
+    if not here:
+        raise JobgenError(
+            "no-such-job",
+            f"no scheduler on this machine has job {job}: run this on a login node, or give a run folder.",
+        )
+    verb = "does" if len(here) == 1 else "do"
+    raise JobgenError(
+        "no-such-job", f"{names} {verb} not have job {job} (any more), and {output_folder()}/ has no run of it."
+    )
+
+
+def _over(target: Target, seen: List[Seen]) -> bool:
+    if seen:
+        return all(job.phase == "ended" for job in seen)
+    return target.queue is not None or (bool(target.runs) and all(run.ended for run in target.runs))
+
+
+def _waits(seen: List[Seen]) -> str:
+    waiting = [f"job {job.job_id} is {job.state} {job.about}" for job in seen if job.phase == "waiting"]
+    return waiting[0] if waiting else ""
+
+
+def _log(target: Target, seen: List[Seen]) -> Optional[Path]:
+    """Return the path of the job's log, or else of its ranks' standard output, or else of their standard error."""
+    logs = [Path(job.log) for job in seen if job.log]
+    streams = [path for run in target.runs[:1] for path in (run.output, run.errors)]
+    return next((path for path in [*logs, *streams] if path.exists()), logs[0] if logs else None)
+
+
+def _copy(path: Path, position: int) -> int:
+    """Copy ``path`` from ``position`` to standard output and return the new end position."""
+    with path.open("rb") as file:
+        if file.seek(0, 2) < position:  # the next attempt truncated the file
+            position = 0
+        file.seek(position)
+        while piece := file.read(1 << 16):
+            sys.stdout.buffer.write(piece)
+        sys.stdout.flush()
+        return file.tell()
+
+
+def _say(text: str) -> None:
+    print(printable(text))
+
+
+def _warn(text: str) -> None:
+    print(printable(f"jobgen: {text}"), file=sys.stderr)

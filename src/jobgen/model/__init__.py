@@ -1,1 +1,0 @@
-"""Sites, specs and jobs, and the shell words that they become."""

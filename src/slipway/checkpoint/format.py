@@ -1,0 +1,254 @@
+"""One checkpoint: a folder of safetensors files, and a manifest with the SHA-256 of each.
+
+Nothing in it is pickled. ``model.safetensors`` holds the bare model's parameters and buffers and loads in plain torch::
+
+    model.load_state_dict(safetensors.torch.load_file("model.safetensors"))
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from slipway.base.bounded_read import read_whole
+from slipway.base.contract import BEST, LATEST, checkpoint_folder
+from slipway.base.errors import warn
+from slipway.base.files import sync_folder, write_json
+from slipway.checkpoint.header import SCHEMA, Header, from_manifest, to_manifest
+
+log = logging.getLogger(__name__)
+
+MANIFEST = "manifest.json"
+REPLACED = "replaced"
+"""Part of the hidden name of a checkpoint while another of the same step takes its place."""
+
+PIECE = 1 << 24
+"""Bytes read at once to hash them: behind each piece the writer waits for the GIL, which training code may hold."""
+
+ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+"""Errors by which a file is missing; any other one, such as ESTALE, says nothing about the file."""
+
+Tensors = dict[str, dict[str, Tensor]]
+"""The tensors of a checkpoint: by file (model, optimizer, ema), then by name."""
+
+
+class DamagedError(Exception):
+    """A checkpoint is not what its manifest says; the message tells which file and how."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint holds: tensors, and the header beside them."""
+
+    tensors: Tensors
+    header: Header
+
+
+def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
+    """Write ``checkpoint`` as the folder ``path``, which appears complete and durable or not at all.
+
+    Raises:
+        OSError, SafetensorError: if the disk is full or read-only; ``path`` is then as before.
+    """
+    temporary = make_temporary(path)
+    try:
+        _write_files(temporary, checkpoint)
+        publish(temporary, path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def make_temporary(path: Path) -> Path:
+    """Return a new folder, under a name that is never read, in which the checkpoint ``path`` is to be written."""
+    temporary = _hidden(path, "new")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(mode=0o755)  # less the umask
+    return temporary
+
+
+def publish(temporary: Path, path: Path) -> None:
+    """Let ``temporary``, which holds a whole checkpoint, become the checkpoint ``path``."""
+    replaced = _put_in_place(temporary, path)
+    sync_folder(path.parent)
+    if replaced:
+        remove(replaced)
+
+
+def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
+    readable = folder.stat().st_mode & 0o666  # what the umask leaves; safetensors makes files of mode 0600
+    files = {}
+    for name, tensors in checkpoint.tensors.items():
+        file = folder / f"{name}.safetensors"
+        save_file(tensors, file)
+        file.chmod(readable)
+        _sync_file(file)
+        files[file.name] = {"sha256": _sha256(file), "bytes": file.stat().st_size}
+    manifest = {**to_manifest(checkpoint.header), "files": files}
+    write_json(folder / MANIFEST, {**manifest, "manifest_sha256": _digest(manifest)})
+
+
+def _put_in_place(temporary: Path, path: Path) -> Path | None:
+    """Rename ``temporary`` to ``path``; return the hidden name of the checkpoint that was there, if any.
+
+    That is the same step, saved when a run stopped at the end of an epoch, or damaged. Killed between the two renames,
+    this leaves a whole checkpoint under its hidden name, for ``recover``.
+    """
+    if not path.exists():
+        temporary.rename(path)
+        return None
+    replaced = path.rename(_hidden(path, REPLACED))
+    try:
+        temporary.rename(path)
+    except BaseException:
+        replaced.rename(path)
+        raise
+    return replaced
+
+
+def discard(path: Path) -> None:
+    """Remove the checkpoint ``path``; its name goes first, so that a half-removed one is never taken for whole."""
+    try:
+        hidden = path.rename(_hidden(path, "discarded"))
+    except OSError as error:
+        warn(log, "cannot-remove", "%s cannot be removed: %s", path, error.strerror)
+    else:
+        remove(hidden)
+
+
+def remove(folder: Path) -> None:
+    """Remove what nobody needs any more; what cannot be removed is reported, and stays."""
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        warn(log, "cannot-remove", "%s cannot be removed: %s", folder, error.strerror)
+
+
+def recover(folder: Path) -> None:
+    """Give the checkpoints in ``folder`` that lie under another name their own."""
+    for name, found in misnamed(folder).items():
+        found.rename(folder / name)
+
+
+def misnamed(folder: Path) -> dict[str, Path]:
+    """Return, by their own names, the checkpoints in ``folder`` that lie under another one only.
+
+    The replacement of a checkpoint was killed half-way, which leaves a hidden folder; or only ``latest`` or ``best``
+    was copied, by a program that follows links, as ``cp -rL`` does.
+    """
+    found = {}
+    for link in (folder / BEST, folder / LATEST):
+        if is_copied(link):
+            with contextlib.suppress(DamagedError):
+                found[checkpoint_folder(read_header(link).position.step)] = link
+    for hidden in folder.glob(f".*.{REPLACED}.*"):
+        found[hidden.name.removeprefix(".").partition(".")[0]] = hidden
+    return {name: path for name, path in found.items() if not (folder / name).exists()}
+
+
+def is_copied(link: Path) -> bool:
+    """Return whether ``link`` is a folder, as ``cp -rL`` and ``scp -r`` make of a link to a checkpoint."""
+    return link.is_dir() and not link.is_symlink()
+
+
+def _hidden(path: Path, what: str) -> Path:
+    """Return a name for the checkpoint ``path`` under which it is never read."""
+    return path.with_name(f".{path.name}.{what}.{os.getpid()}")
+
+
+def read_header(path: Path) -> Header:
+    """Return the header of the checkpoint ``path``, without a look at its other files.
+
+    Raises:
+        DamagedError: if the manifest is missing, not what was written, or of another schema.
+        OSError: if the disk does not answer.
+    """
+    return from_manifest(_read_manifest(path))
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    """Return the manifest of the checkpoint ``path``, which holds a header and the list of files.
+
+    Raises:
+        DamagedError: if it is missing, not what was written, or of another schema.
+    """
+    try:
+        manifest = dict(json.loads(read_whole(path / MANIFEST)))
+        digest, schema = manifest.pop("manifest_sha256"), manifest["schema"]
+    except ABSENT as error:
+        raise DamagedError(f"{MANIFEST} cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DamagedError(f"{MANIFEST} is not a manifest") from error
+    if schema != SCHEMA:
+        raise DamagedError(f"it has schema {schema}, and this version reads {SCHEMA}")
+    if digest != _digest(manifest):
+        raise DamagedError(f"the sha256 of {MANIFEST} is not the one in it")
+    try:
+        from_manifest(manifest)
+    except (KeyError, TypeError) as error:
+        raise DamagedError(f"{MANIFEST} is not a manifest") from error
+    return manifest
+
+
+def verify(path: Path) -> tuple[Header, list[str]]:
+    """Return the header and the files of the checkpoint ``path`` after comparing all of them with its manifest.
+
+    Raises:
+        DamagedError: as ``read_header`` does, or if a file is missing, of another size, or of other content.
+        OSError: if the disk does not answer.
+    """
+    manifest = _read_manifest(path)
+    for name, expected in manifest["files"].items():
+        try:
+            size = (path / name).stat().st_size
+            if size != expected["bytes"]:
+                raise DamagedError(f"{name} has {size} bytes instead of {expected['bytes']}")
+            if _sha256(path / name) != expected["sha256"]:
+                raise DamagedError(f"the sha256 of {name} is not the one in its manifest")
+        except ABSENT as error:
+            raise DamagedError(f"{name} cannot be read: {error.strerror}") from error
+    return from_manifest(manifest), list(manifest["files"])
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Return the verified checkpoint ``path``, its tensors on the CPU.
+
+    Raises:
+        DamagedError, OSError: as ``verify`` does.
+    """
+    header, files = verify(path)
+    return Checkpoint({name.removesuffix(".safetensors"): load_file(path / name) for name in files}, header)
+
+
+def _digest(manifest: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def sync_files(folder: Path) -> None:
+    """Make the content of every file in ``folder``, and below, durable."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            _sync_file(path)
+
+
+def _sync_file(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(PIECE):
+            digest.update(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""Training on one rank: learner, evaluation, checkpoints, memory estimates and profiles."""

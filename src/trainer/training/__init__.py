@@ -1,1 +1,0 @@
-"""Training on one rank: the learner, its evaluation, checkpoints, memory and profiles."""
