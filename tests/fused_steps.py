@@ -18,7 +18,7 @@ SKIPPED = {"none": (), "1": (1,), "2": (2,), "1 and 2": (1, 2), "3": (3,)}
 TOLERANCE = 2e-6
 """Largest difference to foreach, relative to weights and state of about 1: sixteen roundings of float32.
 
-The kernels fuse and order operations differently, once or twice per step. Momentum that starts from zeros with
+The kernels fuse and order operations differently, once every one or two steps. Momentum that starts from zeros with
 dampening, or from random memory, differs by 0.01 and more.
 """
 

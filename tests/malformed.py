@@ -24,7 +24,7 @@ import torch
 
 torch.set_num_threads(1)  # a fork has no thread pool and would wait for it
 
-import torchvision  # noqa: E402, F401 -- each fork has it then
+import torchvision  # noqa: E402, F401 -- so that each fork has it
 
 from trainer.__main__ import main as run_trainer  # noqa: E402
 

@@ -90,8 +90,8 @@ def launch_words(launcher: str, ranks: int, *, program: Sequence[str] = ("-m", "
 class Launch:
     """A running launch: the launcher and all processes below it, identified by their session or a mark.
 
-    If the program runs in this environment's Python, it is forked from a process that has imported the trainer's modules
-    and ``preload``, unless ``imports`` is true.
+    If the program runs in this environment's Python, it is forked from a process that has imported the trainer's
+    modules and ``preload``, unless ``imports`` is true.
     """
 
     def __init__(
