@@ -1,6 +1,6 @@
 """A hundred kills in the middle of jobs on four nodes and a spare one.
 
-What is killed when and where is drawn from a fixed seed before the first job starts. ``test_kills.py`` runs the jobs.
+A fixed seed selects each kill's target, time and node before the first job starts. ``test_kills.py`` runs the jobs.
 """
 
 import random
