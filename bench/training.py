@@ -42,7 +42,7 @@ from slipway.checkpoint.header import Position
 from trainer.build import build_parts
 from trainer.config.cli import parse
 from trainer.data.loader import by_step
-from trainer.engine.auto_precision import multiplies_bf16, settle
+from trainer.engine.auto_precision import settle, supports_bf16
 from trainer.model import initial_model
 from trainer.model.small import MnistCNN
 from trainer.parallel.strategy import connect
@@ -380,7 +380,7 @@ def comparisons(rounds: int = 5, *, device: str = "cpu", tiny: bool = False) -> 
         for title, contenders, count in models:
             turns = {name: taking(contender, count) for name, contender in contenders().items()}
             unit = f"seconds of {'CPU' if device == 'cpu' else 'the clock'}, {count} steps"
-            has_aims = not tiny and (device == "cuda" or multiplies_bf16(torch.device(device)))
+            has_aims = not tiny and (device == "cuda" or supports_bf16(torch.device(device)))
             aims = AIMS[device][title] if has_aims else {}
             yield compare(title, turns, rounds=rounds, unit=unit, aims=aims)
             turns.clear()  # frees models and loader workers

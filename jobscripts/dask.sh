@@ -1,77 +1,87 @@
 #!/usr/bin/env bash
-# Train on nodes that Dask gets from the scheduler, each by a job of its own (Dask-Jobqueue):
-# torchrun starts the ranks of each (PyTorch DDP).
+# Train with PyTorch DDP on nodes that Dask-Jobqueue requests from the scheduler, a job per node;
+# torchrun starts the ranks of each node.
 #
 # Start:        jobscripts/dask.sh [options of the trainer], where jobs can be submitted: on a login
-#               node (in tmux or screen, as it stays until training has ended), or in a small job,
-#               if the site's nodes may submit.
-# Stop:         Ctrl-C, SIGTERM or SIGHUP (the terminal is closed): the ranks save, the nodes are
-#               given back. Or `echo user >RUN_DIR/STOP`, from anywhere.
-# Continue:     bash RUN_DIR/job.sh: from the newest checkpoint, with the settings and arguments
-#               kept there unless others are given now, on any number of nodes and GPUs.
-# Nodes:        SLIPWAY_NODES jobs of one node each, which run a worker of Dask, as node_request
-#               below says. Where fewer have come after SLIPWAY_WAIT_SECONDS, training begins with
-#               them, if they are SLIPWAY_MIN_NODES. All are given back at the end, also where this
-#               script or its Dask is killed. Only where both are, with the machine, a job that
-#               still waits stays in the queue: it ends 15 s after its start.
-# Shared disk:  Files go to RUN_DIR, which is SLIPWAY_OUTPUT/dask-DATE-HOST-PID (mode 700): about 70
-#               small ones, 10 more for each attempt (and one of each node with GPUs), logs, and the
-#               checkpoints: the three newest and the best, each of 3 or 4 files, together at most 4
-#               times the size of the model's weights. A script of your own writes what it likes.
-# Local disks:  One folder a node, SLIPWAY_LOCAL_DISK/slipway-DATE-HOST-PID.RANDOM (mode 700): the
-#               compilers' caches, temporary files (TMPDIR), and with SLIPWAY_STAGE=1 copies of
-#               image and data. Removed at the end; where a node or its job was lost, it stays for
-#               the site's epilog, or the next attempt of the run on that node.
+#               node (in tmux or screen, as it runs until training has ended), or in a small job, if
+#               the site's nodes may submit.
+# Stop:         Ctrl-C, SIGTERM or SIGHUP (the terminal was closed): the ranks save and the nodes
+#               are released. Or `echo user >RUN_DIR/STOP`, from any machine.
+# Continue:     bash RUN_DIR/job.sh resumes from the newest checkpoint, on any number of nodes and
+#               GPUs, with the settings and arguments of the first start unless new ones are given.
+# Terms:        An attempt is one launch of the ranks; the attempts of a run are numbered from 1.
+#               RUN_DIR/verdict.N is the line in which rank 0 records how attempt N ended.
+#               slipway.Session is a Python class: a script that uses it saves, stops and resumes as
+#               the trainer does.
+# Nodes:        SLIPWAY_NODES jobs of one node each, which run a Dask worker, as node_request below
+#               describes. If fewer nodes arrived after SLIPWAY_WAIT_SECONDS, training begins with
+#               them, if they are at least SLIPWAY_MIN_NODES. All are released at the end, also if
+#               this script or its Dask process is killed. Only if both are lost with the machine, a
+#               pending job stays in the queue; it ends 15 s after its start.
+# Shared disk:  All files go to RUN_DIR, SLIPWAY_OUTPUT/dask-DATE-HOST-PID (mode 700): about 70
+#               small files, 10 more per attempt and 1 per node with GPUs; logs (stderr.log: at most
+#               20 MB per attempt); and the three newest checkpoints and the best one, 3 or 4 files
+#               each, together at most 4 times the size of the model's weights. Nothing deletes
+#               RUN_DIR: `rm -r RUN_DIR` when the run has ended. A user script can write other
+#               files.
+# Local disks:  One folder per node, SLIPWAY_LOCAL_DISK/slipway-DATE-HOST-PID.RANDOM (mode 700), for
+#               temporary files (TMPDIR) and compiler caches: below 1 MB with configs/digits.toml,
+#               more with torch.compile; with SLIPWAY_STAGE=1 also copies of image and data. Removed
+#               at the end. If a node or its job was lost, the folder stays until the site's epilog,
+#               or the run's next attempt on that node, removes it.
+# Memory:       0.4 GB per rank with configs/digits.toml on CPUs; it grows with the model, the data
+#               loaders and CUDA.
 # Requeue:      By this script (which gives its nodes back and asks for new ones), at most
 #               SLIPWAY_MAX_REQUEUES times: after a time limit, if the attempt saved a later step.
-#               The loss of a node ends the attempt: `bash RUN_DIR/job.sh` continues the run.
-# Logs:         RUN_DIR/logs/ATTEMPT/stdout.log (all of it) and stderr.log (its first 1 MB and last
-#               9 MB; up to 20 MB while it grows), those of the nodes' jobs in dask/ beside it, and
-#               RUN_DIR/verdict.ATTEMPT. The last line says what the attempt has used; for that
-#               watch_gpus.sh asks the driver of each node every 10 s how busy its GPUs are. Exit
-#               codes: 0 done; 75 stopped, or too few nodes: it can be continued; 78 settings or
-#               nodes must be changed first; else failed.
+#               The loss of a node ends the attempt: `bash RUN_DIR/job.sh` resumes the run.
+# Logs:         RUN_DIR/logs/N/stdout.log (whole) and stderr.log of attempt N (its first 1 MB and
+#               last 9 MB; up to 20 MB while it grows), the logs of the nodes' jobs in dask/ beside
+#               them, and RUN_DIR/verdict.N. The last line reports the hours used; watch_gpus.sh
+#               queries the driver of each node every 10 s for the GPUs' utilization. Exit codes: 0
+#               done; 75 stopped, or too few nodes: can be continued; 78 change settings or nodes
+#               first; any other code: failed.
 # Needs:        Bash 4.4, GNU coreutils, awk, sed, grep, find, diff and flock, here and on the
 #               nodes; SLIPWAY_VENV with Dask (pip install dask-jobqueue cryptography) on a disk
 #               that all share, also with USE_CONTAINER=1; Apptainer 1.1 with USE_CONTAINER=1.
-# Privileges:   None: no root, no sudo, no daemon. It downloads only what you name: data by the
-#               trainer's --download, an image that has a registry's name. Dask's connections are
-#               encrypted, and open only to who has the key in RUN_DIR/logs/ATTEMPT/dask (mode 600,
-#               made for this attempt). The ranks listen on ports of the nodes without
-#               authentication, as PyTorch does: on MASTER_PORT of the first node (from 20000 on, or
-#               yours), and on others that NCCL and Gloo choose.
-# Your script:  SLIPWAY_SCRIPT=my_train.py runs it in place of the trainer, launched alike, with
-#               RUN_DIR and DATA set; lib/sitecustomize.py fits scripts of other launchers to that,
-#               and SLIPWAY_ADAPT=0 switches it off (docs/guide.md). It saves, stops and resumes by
-#               itself, and its launcher's exit code is this script's.
+# Privileges:   None: no root, no sudo, no daemon. The script downloads only what you request: data
+#               by the trainer's --download, an image from a registry. Dask's connections are
+#               encrypted; they need the key in RUN_DIR/logs/N/dask (mode 600, created for this
+#               attempt). The ranks listen on ports of the nodes without authentication, as PyTorch
+#               does: on MASTER_PORT of the first node (from 20000 on, or yours), and on others that
+#               NCCL and Gloo choose.
+# Your script:  SLIPWAY_SCRIPT=my_train.py runs it instead of the trainer, with the same launch and
+#               with RUN_DIR and DATA set. lib/sitecustomize.py sets the variables that scripts of
+#               other launchers expect; SLIPWAY_ADAPT=0 disables that (docs/guide.md). It saves,
+#               stops and resumes by its own code, and its launcher's exit code is this script's.
 # Generated:    jobgen render jobscripts/specs/dask.toml --site jobscripts/sites/example.toml
 #                   --output jobscripts/dask.sh
-#               By jobgen 0.1.0. Do not edit: change those two files, and run it again.
+#               By jobgen 0.1.0. Do not edit: change those two files and run the command again.
 set -euo pipefail +o noglob +o allexport
 readonly script_name=dask.sh scheduler=dask
-# Not what the environment holds under names that this script may leave unset.
+# Ignore inherited variables that have the names of this script's own.
 unset -v run_dir restarted interactive slurm_record kept_folder kept_settings private_group \
     sigterm_at bound_backends numa_binding site_downloads container_options
-# Until catch_signals a signal ends the script, and a SIGTERM is noted, as in a requeued job it can
-# be for the earlier run; so is the time, for the script that goes on as job.sh.
+# Until catch_signals, SIGUSR1, SIGINT and SIGHUP end the script. A SIGTERM is only recorded: a
+# requeued job can receive the one sent to its previous run. The time and the SIGTERM are passed to
+# RUN_DIR/job.sh if that replaces this script.
 end_early() { # CODE SLUG SENTENCE
     echo "$script_name: error[$2]: $3 before training began" >&2 || :
     exit "$1"
 }
-trap 'end_early 78 time-too-short "the time limit came"' USR1
+trap 'end_early 78 time-too-short "the time limit was reached"' USR1
 trap 'end_early 75 stopped-early "ended by a signal"' INT HUP
 sigterm_at=''
 [[ ${slipway_began:-} != "$$ "* ]] || read -r _ SECONDS sigterm_at <<<"$slipway_began"
 unset -v slipway_began
-trap 'sigterm_at=0' TERM # not $SECONDS: it runs when what the script waits for has ended
+trap 'sigterm_at=0' TERM # not $SECONDS: Bash runs a trap after the current command
 job_id=$(date +%Y%m%d-%H%M%S)-${HOSTNAME%%.*}-$$
 [[ ${SLIPWAY_CLIENT:-} != *-$$ ]] || job_id=$SLIPWAY_CLIENT # this process, after a time limit
 submit_folder=$PWD
 readonly job_id
 
-# refuse_shared OWNER PATH...: fails unless the user, root or OWNER (a number) owns each PATH, and
-# nobody else may write it by its mode (w of the group, w of all) or an ACL (a plus), but a private
-# group. The first PATH holds the others.
+# refuse_shared OWNER PATH...: fail unless the user, root or OWNER (a UID) owns each PATH and no
+# other user can write it: by its mode (w of the group or of all) or by an ACL (a plus in the mode).
+# The group may write if it is private. The first PATH is the folder of the others.
 refuse_shared() {
     local mode links owner group rest
     ! is_trusted "$2" || return 0
@@ -80,17 +90,18 @@ refuse_shared() {
             *" $owner "*/?????-??-*) continue ;;
             *" $owner "*/?????w??-*[!+]) ! is_private "$group" "$owner" || continue ;;
         esac
-        echo "$script_name: error[writable-by-others]: others own or can write this, which would" \
-            "be run or used ($mode $links $owner $group $rest): look into it, then chmod -R go-w" \
-            "${2@Q}, or, on a disk with one mode for all files, set SLIPWAY_TRUSTED_FOLDER" >&2 || :
+        echo "$script_name: error[writable-by-others]: other users own or can write a file that" \
+            "the job would run or use ($mode $links $owner $group $rest): check it, then" \
+            "chmod -R go-w ${2@Q}, or, on a disk with one mode for all files, set" \
+            "SLIPWAY_TRUSTED_FOLDER" >&2 || :
         exit 78
     done <<<"$(ls --directory --dereference --numeric-uid-gid --sort=none --time-style=+ \
         -- "${@:2}" 2>&1)"
 }
 
-# is_private GROUP USER: whether the group (numbers) is the user's own: its primary group, of the
-# same name, without another member, and not the primary group of another user, as far as `getent
-# passwd` lists users within 10 s. Root has none.
+# is_private GROUP USER: succeed if GROUP (a GID) is the private group of USER (a UID): the primary
+# group, with the user's name and without other members, and not the primary group of another user
+# that `getent passwd` lists within 10 s. Root has none.
 is_private() {
     local name group
     [ "${private_group:-}" != "$1 $2" ] || return 0
@@ -102,7 +113,7 @@ is_private() {
         private_group="$1 $2"
 }
 
-# is_trusted PATH: whether it is in SLIPWAY_TRUSTED_FOLDER, where the user answers for who writes.
+# is_trusted PATH: succeed if PATH is in SLIPWAY_TRUSTED_FOLDER, which the user declares safe.
 is_trusted() {
     local path folder
     [[ ${SLIPWAY_TRUSTED_FOLDER:-} == /?* ]] || return
@@ -110,23 +121,23 @@ is_trusted() {
     [[ $path/ == "$folder"/* ]]
 }
 
-# The run folder. A later attempt, a requeue or `bash RUN_DIR/job.sh`, runs the script and the
-# library that are kept there, whatever has changed here since.
-: "${SLIPWAY_OUTPUT:=runs}"                   # run folders are made here; all nodes share it
+# The run folder. Later attempts (a requeue, or `bash RUN_DIR/job.sh`) run the copies of the
+# script and the library in it, whatever has changed in the clone.
+: "${SLIPWAY_OUTPUT:=runs}"                   # folder of the run folders, shared by all nodes
 run_dir=${SLIPWAY_RUN_DIR:-$SLIPWAY_OUTPUT/dask-$job_id${interactive:+-$(date +%H%M%S)}}
 if [ -n "${SLIPWAY_RUN_DIR:-}${restarted-1}" ] && [ -O "$run_dir" ] && [ -O "$run_dir/job.sh" ] &&
-    ! [ "$0" -ef "$run_dir/job.sh" ]; then # it is not that script already
+    ! [ "$0" -ef "$run_dir/job.sh" ]; then # unless this is that script
     refuse_shared "$EUID" "$run_dir" "$run_dir/job.sh"
     if ! grep --quiet "^readonly script_name=$script_name scheduler=$scheduler$" \
         "$run_dir/job.sh"; then
-        echo "$script_name: error[folder-holds-run]: another script began $run_dir: submit its" \
-            "job.sh to continue it" >&2 || :
+        echo "$script_name: error[folder-holds-run]: another script began $run_dir: submit" \
+            "$run_dir/job.sh to continue it" >&2 || :
         exit 78
     fi
     slipway_began="$$ $SECONDS $sigterm_at" exec bash "$run_dir/job.sh" "$@"
 fi
 
-# Settings. Set at submission, a variable wins:
+# Settings. A variable that is set at submission takes precedence:
 # SLIPWAY_CONFIG=mine.toml bash jobscripts/dask.sh
 : "${USE_CONTAINER:=1}"                       # 1: in SLIPWAY_IMAGE; 0: in SLIPWAY_VENV
 : "${BACKEND:=ddp}"                           # ddp
@@ -148,13 +159,13 @@ fi
 : "${SLIPWAY_MIN_NODES:=}"                    # least nodes to start with; empty: all
 : "${SLIPWAY_WAIT_SECONDS:=3600}"             # maximum time to wait for the nodes
 
-# The site, example. Exports that its nodes need stand here; set outside, a variable wins.
+# Site example: variables for its nodes. One that is set at submission takes precedence.
 launcher=dask                                 # starts a process on each node
 directives_gpus=2                             # of a node, as asked for below
 directives_cpus=8                             # likewise
 save_seconds=120                              # kept for the last save before the time limit
 job_variables=SLURM_                          # of a job that this may run in
-container_runtime=apptainer                   # runs SLIPWAY_IMAGE where USE_CONTAINER is 1
+container_runtime=apptainer                   # runs SLIPWAY_IMAGE if USE_CONTAINER=1
 # What a node is asked for by: arguments of Dask-Jobqueue, and directives of the scheduler.
 node_request() {
     cat <<'END_OF_REQUEST'
@@ -190,9 +201,9 @@ node_request() {
 END_OF_REQUEST
 }
 
-# The functions called below are in SLIPWAY_LIB, in lib beside this script, or in jobscripts/lib of
-# the folder of submission. They run only if they belong to you, to root or to the owner of what you
-# named (this script, SLIPWAY_LIB), and no other user can write them.
+# The script library, with the functions called below: SLIPWAY_LIB, or lib beside this script, or
+# jobscripts/lib in the folder of submission. It runs only if it belongs to you, to root or to the
+# owner of this script (of SLIPWAY_LIB, if set), and no other user can write it.
 script=$(realpath -- "$0")
 if [ -n "${SLIPWAY_LIB:-}" ]; then
     lib=$SLIPWAY_LIB owner=$lib
@@ -202,8 +213,8 @@ else
     lib=$submit_folder/jobscripts/lib owner=$0
 fi
 if ! [ -r "$lib/dask.bash" ]; then
-    echo "$script_name: error[no-library]: no library in ${lib@Q}: submit in a clone, or set" \
-        "SLIPWAY_LIB" >&2 || :
+    echo "$script_name: error[no-library]: no script library in ${lib@Q}: submit in a clone," \
+        "or set SLIPWAY_LIB" >&2 || :
     exit 78
 fi
 lib=$(realpath -- "$lib")
@@ -212,15 +223,15 @@ refuse_shared "$(stat --dereference --format=%u -- "$owner" 2>/dev/null)" \
 source "$lib/dask.bash"
 source "$lib/apptainer.bash"
 
-check_settings                    # every setting by its pattern; makes paths absolute
-check_backend ddp                 # what BACKEND can be in this script
-check_inputs                      # -> image, venv, data; nothing has been written before
+check_settings                    # checks each setting; makes paths absolute
+check_backend ddp                 # values of BACKEND for this script
+check_inputs                      # -> image, venv, data; nothing is written before this
 find_allocation                   # -> cpus, ranks_per_node ... of a node
 open_run_folder                   # -> RUN_DIR, attempt; makes RUN_DIR/logs/ATTEMPT
-request_nodes                     # -> nodes, head_node, world_size: those that Dask has got
+request_nodes                     # -> nodes, head_node, world_size: the nodes that Dask got
 make_scratch                      # -> scratch: a new private folder on each local disk
-stage_to_local_disk               # -> image, data: copies there, with SLIPWAY_STAGE=1 only
-build_local_venv                  # -> venv: made on each local disk, with SLIPWAY_VENV=local only
+stage_to_local_disk               # -> image, data: copies on local disks if SLIPWAY_STAGE=1
+build_local_venv                  # -> venv: on each local disk if SLIPWAY_VENV=local
 bind_paths=(                      # paths of the host that the container sees under the same names
     "$PWD"
     "$RUN_DIR"
@@ -230,11 +241,11 @@ bind_paths=(                      # paths of the host that the container sees un
 set_binds
 container=(apptainer run --no-eval --pwd="$PWD" --nv "${binds[@]}" "$image")
 use_container --nv                # empties container with USE_CONTAINER=0; no --nv on CPUs
-export_rank_environment           # exports threads, cache folders and the plan to the ranks
-choose_program "$@"               # -> program: the trainer, or your script
-choose_rendezvous                 # exports where the ranks meet: MASTER_ADDR, MASTER_PORT
-preflight                         # a short step on every node that finds what is wrong
-save_job_script "$@"              # writes RUN_DIR/job.sh, which continues the run
+export_rank_environment           # exports thread counts, cache folders and the plan
+choose_program "$@"               # -> program: the trainer or your script
+choose_rendezvous                 # exports MASTER_ADDR and MASTER_PORT
+preflight                         # checks every node before the launch
+save_job_script "$@"              # writes RUN_DIR/job.sh, which resumes the run
 
 # BACKEND=ddp, outermost first: launcher; on each node container, torchrun, ranks.
 launch_ddp() {
@@ -248,6 +259,5 @@ launch_ddp() {
         "${program[@]}"
 }
 
-run_step "launch_$BACKEND"        # the launch, until it ends; passes on the scheduler's signals
-# exit code by the verdict; asks for nodes again after a time limit
-finish restart
+run_step "launch_$BACKEND"        # runs the launch; forwards the scheduler's signals
+finish restart                    # exits by the verdict; requests nodes again after a time limit

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 
-def leave_answer(path: str, *words: str) -> None:
+def write_answer(path: str, *words: str) -> None:
     """Write ``words`` as the answer to the file ``path``."""
     whole = (str(len(words) + 2), *words, "end")
     Path(path).write_bytes(b"".join(os.fsencode(word) + b"\0" for word in whole))

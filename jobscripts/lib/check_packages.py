@@ -10,7 +10,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))  # PYTHONSAFEPATH omits it
 sys.dont_write_bytecode = True  # the run folder's library is compared to others, and may be read-only
 
-from answer import leave_answer  # noqa: E402
+from answer import write_answer  # noqa: E402
 
 NEEDED = {
     "trainer": "slipway-hpc (this project)",
@@ -34,7 +34,7 @@ def main() -> int:
         missing = [f"Python 3.11 (it is {sys.version.split()[0]})"]
     else:
         missing = [package for module, package in NEEDED.items() if importlib.util.find_spec(module) is None]
-    leave_answer(sys.argv[1], *missing)
+    write_answer(sys.argv[1], *missing)
     return 0
 
 

@@ -16,7 +16,7 @@ from types import ModuleType
 sys.path.insert(0, str(Path(__file__).parent))  # PYTHONSAFEPATH omits it
 sys.dont_write_bytecode = True  # the run folder's library is compared to others, and may be read-only
 
-from answer import leave_answer  # noqa: E402
+from answer import write_answer  # noqa: E402
 from slipway_gpu import Gpus, advice, describe, find_gpus, why_unusable  # noqa: E402
 
 EXIT_CONFIG = 78
@@ -59,7 +59,7 @@ def main() -> int:
             print(f"count_gpus: error[{slug}]: {why}; SLIPWAY_DEVICE=cpu runs without GPUs", file=sys.stderr)
             return EXIT_CONFIG
         found, text = count(gpus, torch)
-    leave_answer(sys.argv[1], str(found), text)
+    write_answer(sys.argv[1], str(found), text)
     return 0
 
 

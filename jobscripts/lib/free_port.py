@@ -11,7 +11,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))  # PYTHONSAFEPATH omits it
 sys.dont_write_bytecode = True  # the run folder's library is compared to others, and may be read-only
 
-from answer import leave_answer  # noqa: E402
+from answer import write_answer  # noqa: E402
 
 SPAN = 2000
 """Number of ports to try."""
@@ -44,7 +44,7 @@ def main() -> int:
     # Ephemeral ports come last, but are used if no other port is free.
     for port in sorted(ports, key=lambda port: first <= port <= last):
         if can_bind(port):
-            leave_answer(sys.argv[1], str(port))
+            write_answer(sys.argv[1], str(port))
             return 0
     print(
         f"free_port.py: error[no-free-port]: no port from {start} to {start + SPAN} can be bound: set MASTER_PORT",

@@ -112,7 +112,7 @@ def visible(most: int) -> list[bytes]:
     ]
 
 
-def visible_by_child(most: int, command: Command) -> list[bytes]:
+def visible_in_child(most: int, command: Command) -> list[bytes]:
     """Call ``visible`` in a child process, whose end frees the host memory that CUDA allocates."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -163,7 +163,7 @@ def watch(nvml: Any, gpus: list[Gpu], path: Path, command: Command) -> None:
         command.wait()
 
 
-def leave_others_alone() -> None:
+def detach_from_others() -> None:
     """Close inherited descriptors, lower the priority, and ignore the signals after which ranks still save."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
@@ -176,12 +176,12 @@ def leave_others_alone() -> None:
 
 def main() -> None:
     """Sample the visible GPUs until the process ends."""
-    leave_others_alone()
+    detach_from_others()
     command = Command(int(sys.argv[1]))
     per_node, ranks, per_rank = (
         int(os.environ.get(name) or 0) for name in ("GPUS_PER_NODE", "TRAINER_RANKS_PER_NODE", "DEVICES_PER_RANK")
     )
-    bus_ids = visible_by_child(per_node or ranks * per_rank, command)
+    bus_ids = visible_in_child(per_node or ranks * per_rank, command)
     if not bus_ids:
         return
     try:

@@ -20,7 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))  # PYTHONSAFEPATH omits it
 sys.dont_write_bytecode = True  # the run folder's library is compared to others, and may be read-only
 
-from answer import leave_answer  # noqa: E402
+from answer import write_answer  # noqa: E402
 
 INTERFACES = Path("/sys/class/net")
 ADDRESSES_6 = Path("/proc/net/if_inet6")
@@ -66,7 +66,7 @@ def fault(address: str, interfaces: "dict[str, str]") -> str:
     return ""
 
 
-def is_pair(address: str, interfaces: "dict[str, str]") -> bool:
+def is_virtual(address: str, interfaces: "dict[str, str]") -> bool:
     """Return whether the interface of ``address`` is not hardware, such as a veth, the only one of a container."""
     name = interfaces.get(address.partition("%")[0], "")
     return bool(name) and not has_uplink(INTERFACES / name)
@@ -78,7 +78,7 @@ def choose(found: "list[str]", interfaces: "dict[str, str]") -> "tuple[str, str]
     usable = [address for address in found if not faults[address]]
     if not usable:
         return "", "; ".join(f"{address} {why}" for address, why in faults.items())
-    return min(usable, key=lambda address: is_pair(address, interfaces)), ""
+    return min(usable, key=lambda address: is_virtual(address, interfaces)), ""
 
 
 def listen(port: int) -> "socket.socket | None":
@@ -126,7 +126,7 @@ def main() -> int:
         ports = range(int(first), min(int(first) + int(count), 65536))
         server = next(filter(None, map(listen, ports)), None)
         words = [*words, str(server.getsockname()[1])] if server else ["taken"]
-    leave_answer(answer, *words)
+    write_answer(answer, *words)
     print(flush=True)  # wakes the job script, which reads lines
     if server:
         with server:

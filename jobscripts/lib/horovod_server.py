@@ -17,7 +17,7 @@ from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPSer
 sys.path.insert(0, str(Path(__file__).parent))  # PYTHONSAFEPATH omits it
 sys.dont_write_bytecode = True  # the run folder's library is compared to others, and may be read-only
 
-from answer import leave_answer  # noqa: E402
+from answer import write_answer  # noqa: E402
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
     hosts = [HostInfo(str(node), ranks) for node in range(nodes)]
     server.init(get_host_assignments(hosts, nodes * ranks))
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    leave_answer(path, str(server.server_port))
+    write_answer(path, str(server.server_port))
     print(flush=True)
     poll = select.poll()
     poll.register(sys.stdout, select.POLLERR)  # an event means that the job script has ended

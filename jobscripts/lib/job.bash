@@ -27,23 +27,23 @@ shopt -u localvar_inherit 2>/dev/null || : # Bash 4.4 does not have it
 # library does not read them, does not pass them to the ranks, and check_settings lists them in a
 # warning.
 readonly OWN_NAMES=(
-    COPY GUARD STEP allocation answer arguments ask_at attempt began_at bind_paths binds
+    COPY GUARD STEP allocation answer arguments attempt began_at bind_paths binds
     build_may_run busy cancelled cause cause_code chosen_nodes cleanup_seconds client
     cluster code container copier count_common cpus cpus_per_rank data data_image
-    data_kind data_refusal devices_per_rank entry_point_is_checked errors failed
-    failures first_port first_step from_server given_address gpu_options gpus_per_node
-    gpus_seen guard guard_node head_is_tried head_node healthy_nodes heartbeat
-    held_signals held_since held_traps image input its_host its_job its_process
-    its_scheduler job_record last_note launch_id launch_pid log log_dir lost_nodes
-    master_is_found memory memory_total mount_point mpirun mpirun_exports next_job
-    nnodes node_states nodes nodes_holder notifier numa_options on_head_node output
-    pause planned_nodes port_is_given program ranks_per_node reason rendezvous request
-    requeue_reason restarts restarts_without_progress run_mark save_at scratch
-    scratch_id scratch_record scratch_watch script_file server server_file shared_above
-    spare_nodes start_environment started state step step_failure step_may_run
-    step_repeated_in step_timed_out taken_names terminal this_node time_is_up
-    time_is_watched time_limit_came trainer_arguments try unfinished venv
-    verdict_seconds watcher world_size
+    data_kind data_refusal deferred_signals devices_per_rank entry_point_is_checked
+    errors failed failures first_node_is_probed first_port first_step from_server
+    given_address gpu_options gpus_per_node gpus_seen guard guard_node head_node
+    healthy_nodes heartbeat held_since image input its_host its_job its_process
+    its_scheduler job_record last_message launch_id launch_pid log log_dir lost_nodes
+    master_address_is_found memory memory_total mount_point mpirun mpirun_exports
+    next_job nnodes node_states nodes nodes_holder notifier numa_options on_head_node
+    output pause planned_nodes port_is_given program query_at ranks_per_node reason
+    rendezvous request requeue_reason restarts restarts_without_progress run_mark
+    save_at saved_traps scratch scratch_id scratch_record scratch_watch script_file
+    server server_file shared_above spare_nodes start_environment started state step
+    step_failure step_may_run step_retried_in step_timed_out taken_names terminal
+    this_node time_is_up time_is_watched time_limit_came trainer_arguments try
+    unfinished venv verdict_seconds watcher world_size
 )
 readonly SCRIPT_NAMES=(
     bound_backends command container_options container_runtime directives_cpus
@@ -117,9 +117,9 @@ export_pair() {
     fi
 }
 
-# log MESSAGE: print one line to the job's log. A full disk is not an error. Sets last_note.
+# log MESSAGE: print one line to the job's log. A full disk is not an error. Sets last_message.
 log() {
-    last_note=$*
+    last_message=$*
     echo "$script_name: $*" >&2 || :
 }
 

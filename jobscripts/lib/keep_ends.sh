@@ -30,7 +30,7 @@ while :; do
     if ! {
         dd bs=8192 count=256 status=none >>"$file" && size=$(stat --format=%s -- "$file")
     }; then
-        exec 2>/dev/null # dd has reported the error once
+        exec 2>/dev/null # dd has printed its message
         [ "$(dd bs=65536 count=1 status=none | wc -c)" -gt 0 ] || exit 0
         continue
     elif [ "$size" = "$before" ]; then # end of file

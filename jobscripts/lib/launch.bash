@@ -197,24 +197,24 @@ start_server() {
 }
 
 # defer_signals: only record signals until deliver_signals is called. Bash 5.2 hangs if a trap ends
-# the script during `read` and another signal arrives. Sets held_traps and held_signals.
+# the script during `read` and another signal arrives. Sets saved_traps and deferred_signals.
 defer_signals() {
     local name
-    held_traps=$(trap -p USR1 TERM INT HUP) held_signals=''
+    saved_traps=$(trap -p USR1 TERM INT HUP) deferred_signals=''
     for name in USR1 TERM INT HUP; do
         # shellcheck disable=SC2064 # expands the name now
-        trap "held_signals+=' $name'" "$name"
+        trap "deferred_signals+=' $name'" "$name"
     done
 }
 
 # deliver_signals: restore the traps and send this script the recorded signals.
 deliver_signals() {
     local name
-    eval "$held_traps"
+    eval "$saved_traps"
     for name in USR1 TERM INT HUP; do
-        [[ $held_traps == *" SIG$name"* ]] || trap - "$name"
+        [[ $saved_traps == *" SIG$name"* ]] || trap - "$name"
     done
-    for name in $held_signals; do
+    for name in $deferred_signals; do
         kill -s "$name" $$
     done
 }
@@ -246,13 +246,13 @@ explain_failure() {
 retry_killed_step() {
     ((code > 128)) && [ -z "$step_timed_out" ] &&
         [ "${SLIPWAY_MAX_RESTARTS:-0}" != 0 ] &&
-        [ "${step_repeated_in:-}" != "${attempt:-}" ] || return 1
-    step_repeated_in=$attempt
+        [ "${step_retried_in:-}" != "${attempt:-}" ] || return 1
+    step_retried_in=$attempt
     cancel_leftover_steps
     warn step-repeated \
         "attempt $attempt: a process was killed before the launch: running that step once" \
         "more"
-    [ -z "${head_is_tried:-}" ] || [ -z "${server:-}" ] || find_master_address
+    [ -z "${first_node_is_probed:-}" ] || [ -z "${server:-}" ] || find_master_address
 }
 
 # wait_limited PID: wait for a process that has its own time limit and that abort_before_launch can

@@ -22,7 +22,7 @@ notify() {
 # it. The message contains the last line of the job's log.
 notify_of_end() {
     [ -n "${log_dir:-}" ] || return 0
-    notify end "exit code $1: ${last_note:-}"
+    notify end "exit code $1: ${last_message:-}"
     [ -z "${notifier:-}" ] || wait "$notifier" 2>/dev/null || :
 }
 

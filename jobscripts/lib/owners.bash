@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# No part of the library runs that others could have changed. Each script holds these functions too,
-# as it calls them before it runs the library.
+# Refuse to run a library that other users could have changed. Each script contains these functions,
+# as it calls them before it sources the library.
 
-# refuse_shared OWNER PATH...: fails unless the user, root or OWNER (a number) owns each PATH, and
-# nobody else may write it by its mode (w of the group, w of all) or an ACL (a plus), but a private
-# group. The first PATH holds the others.
+# refuse_shared OWNER PATH...: fail unless the user, root or OWNER (a UID) owns each PATH and no
+# other user can write it: by its mode (w of the group or of all) or by an ACL (a plus in the mode).
+# The group may write if it is private. The first PATH is the folder of the others.
 refuse_shared() {
     local mode links owner group rest
     ! is_trusted "$2" || return 0
@@ -13,17 +13,18 @@ refuse_shared() {
             *" $owner "*/?????-??-*) continue ;;
             *" $owner "*/?????w??-*[!+]) ! is_private "$group" "$owner" || continue ;;
         esac
-        echo "$script_name: error[writable-by-others]: others own or can write this, which would" \
-            "be run or used ($mode $links $owner $group $rest): look into it, then chmod -R go-w" \
-            "${2@Q}, or, on a disk with one mode for all files, set SLIPWAY_TRUSTED_FOLDER" >&2 || :
+        echo "$script_name: error[writable-by-others]: other users own or can write a file that" \
+            "the job would run or use ($mode $links $owner $group $rest): check it, then" \
+            "chmod -R go-w ${2@Q}, or, on a disk with one mode for all files, set" \
+            "SLIPWAY_TRUSTED_FOLDER" >&2 || :
         exit 78
     done <<<"$(ls --directory --dereference --numeric-uid-gid --sort=none --time-style=+ \
         -- "${@:2}" 2>&1)"
 }
 
-# is_private GROUP USER: whether the group (numbers) is the user's own: its primary group, of the
-# same name, without another member, and not the primary group of another user, as far as `getent
-# passwd` lists users within 10 s. Root has none.
+# is_private GROUP USER: succeed if GROUP (a GID) is the private group of USER (a UID): the primary
+# group, with the user's name and without other members, and not the primary group of another user
+# that `getent passwd` lists within 10 s. Root has none.
 is_private() {
     local name group
     [ "${private_group:-}" != "$1 $2" ] || return 0
@@ -35,7 +36,7 @@ is_private() {
         private_group="$1 $2"
 }
 
-# is_trusted PATH: whether it is in SLIPWAY_TRUSTED_FOLDER, where the user answers for who writes.
+# is_trusted PATH: succeed if PATH is in SLIPWAY_TRUSTED_FOLDER, which the user declares safe.
 is_trusted() {
     local path folder
     [[ ${SLIPWAY_TRUSTED_FOLDER:-} == /?* ]] || return

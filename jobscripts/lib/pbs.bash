@@ -8,7 +8,7 @@ PATH=$PATH${PBS_O_PATH:+:$PBS_O_PATH}
 source "${BASH_SOURCE[0]%/*}/job.bash"
 
 readonly SCHEDULER_COMMANDS=(qstat)
-readonly ASK_SECONDS=200   # between two queries of the server
+readonly QUERY_INTERVAL_SECONDS=200   # between two queries of the server
 readonly ANSWER_SECONDS=20 # time limit of a query
 
 # The qsub option for each field of the server's job record, except resources.
@@ -19,7 +19,7 @@ declare -Ar QSUB_OPTION=(
 )
 job_record=''        # the server's record of this job, read when it began
 save_at=$((1 << 62)) # value of SECONDS at which the ranks must save; never, while unknown
-ask_at=0             # value of SECONDS at which the server is queried again
+query_at=0             # value of SECONDS at which the server is queried again
 
 # read_arguments: split SLIPWAY_ARGS, quoted as in a shell, because PBS passes no arguments to a
 # script. Sets arguments. Fails if a quote is not closed.
@@ -240,20 +240,20 @@ watch_time_limit() {
 
 # plan_save LEFT: compute when the ranks must save: LEFT seconds from now, minus save_seconds and
 # the time of a query. If LEFT is empty because the server did not answer, the previous plan stays.
-# Sets save_at and ask_at.
+# Sets save_at and query_at.
 plan_save() {
     [ -z "$1" ] || save_at=$((SECONDS + $1 - save_seconds - ANSWER_SECONDS))
-    ask_at=$((SECONDS + ASK_SECONDS))
+    query_at=$((SECONDS + QUERY_INTERVAL_SECONDS))
 }
 
 # time_is_nearly_up: return 0 if the ranks must save now. An administrator may change the limit, so
-# this queries the server every ASK_SECONDS, and once more before it returns 0. Sets pause, the
-# seconds until the next check.
+# this queries the server every QUERY_INTERVAL_SECONDS, and once more before it returns 0. Sets
+# pause, the seconds until the next check.
 time_is_nearly_up() {
-    if ((SECONDS >= ask_at || SECONDS >= save_at)); then
+    if ((SECONDS >= query_at || SECONDS >= save_at)); then
         plan_save "$(query_job | time_left)"
     fi
-    pause=$(((save_at < ask_at ? save_at : ask_at) - SECONDS))
+    pause=$(((save_at < query_at ? save_at : query_at) - SECONDS))
     ((pause > 0)) || pause=1 # `read -t 0` would not wait
     ((SECONDS >= save_at))
 }

@@ -1,18 +1,19 @@
 #!/bin/sh
-# quota_left.sh FOLDER: what quotas leave to this user for files made in FOLDER, one line: KIB WHOSE
-# INODES WHOSE, where WHOSE is user, group or project, and `- -` stands where none sets a limit. It
-# asks quota(1) and, of Lustre, lfs-quota(1), where they are there, each for at most 4 s.
+# quota_left.sh FOLDER: print this user's remaining quota for new files in FOLDER, as one line:
+# KIB WHOSE INODES WHOSE. WHOSE is user, group or project; `- -` means that no quota sets a limit.
+# The script runs quota(1) and, for Lustre, lfs-quota(1), if installed, each for at most 4 s.
 #
-# build/generate copies it from src/slipway/checkpoint to jobscripts/lib, as an image holds neither
-# program.
+# build/generate copies this file from src/slipway/checkpoint to jobscripts/lib, because an image
+# contains neither program.
 set -u
 folder=$1
 disk=$(df --output=target -- "$folder" 2>/dev/null | tail -n 1)
 user=$(id -u)
 group=$(id -g)
-[ ! -g "$folder" ] || group=$(stat --format=%g -- "$folder") # files get the folder's own
+[ ! -g "$folder" ] || group=$(stat --format=%g -- "$folder") # new files get the folder's group
 
-# ask PROGRAM WHOSE ARGUMENT...: the lines that it prints, behind its name and WHOSE; all at once.
+# ask PROGRAM WHOSE ARGUMENT...: run PROGRAM in the background, if it is installed, and print each
+# line of its output after its name and WHOSE.
 ask() {
     program=$1
     whose=$2
@@ -22,7 +23,8 @@ ask() {
         sed "s/^/$program $whose /" &
 }
 
-# ask_project: of which new files will be (P), by its number; 0 is none. See lfs-project(1).
+# ask_project: query the quota of the project that new files inherit (flag P), by its number; 0
+# means no project. See lfs-project(1).
 ask_project() {
     project=$(LC_ALL=C timeout --kill-after=1 4 lfs project -d "$folder" </dev/null |
         awk '$1 ~ /^[1-9][0-9]*$/ && $2 ~ /P/ {print $1; exit}')
@@ -31,7 +33,8 @@ ask_project() {
 }
 
 {
-    # --raw-grace: eight numbers, also where no grace period runs; --verbose: also of an empty disk
+    # --raw-grace: print eight numbers even without a running grace period; --verbose: print unused
+    # disks too
     ask quota user --user --verbose --no-wrap --raw-grace --filesystem="$disk" "$user"
     ask quota group --group --verbose --no-wrap --raw-grace --filesystem="$disk" "$group"
     ask lfs user quota -q -u "$user" "$folder"
@@ -39,8 +42,9 @@ ask_project() {
     ! command -v lfs >/dev/null || ask_project &
     wait
 } 2>/dev/null | awk -v now="$(date +%s)" '
-    # Of each line the last eight: used, soft limit, hard limit and grace; of KiB, then of inodes.
-    # Lustre breaks a line behind a long name. * is over a limit, [] what it does not know exactly.
+    # The last eight fields of each line: used, soft limit, hard limit and grace; for KiB, then for
+    # inodes. Lustre breaks a line after a long name. * marks a value over a limit, [] an inexact
+    # value.
     NF >= 10 {
         gsub(/[][*]/, "")
         for (i = 0; i < 8; i++) {
@@ -55,7 +59,8 @@ ask_project() {
             left = limit - value[i]
             over = value[i + 1] > 0 && value[i] > value[i + 1]
             grace = value[i + 3]
-            # quota prints when the grace period ends, 0 where none runs; lfs that it is over
+            # quota prints the time at which the grace period ends, or 0 if none runs; lfs prints
+            # none or expired after it has ended
             ended = $1 == "lfs" ? grace ~ /^(none|expired)$/ : grace > 0 && grace <= now
             if (left < 0 || over && ended)
                 left = 0

@@ -159,7 +159,7 @@ export_job_environment() {
 
 # choose_rendezvous: choose the address at which the ranks meet. Exports MASTER_ADDR; a value from
 # the environment is kept. The preflight connects to it from each node. Sets port_is_given,
-# given_address, rendezvous and head_is_tried. Fails if MASTER_PORT is invalid.
+# given_address, rendezvous and first_node_is_probed. Fails if MASTER_PORT is invalid.
 choose_rendezvous() {
     port_is_given=${MASTER_PORT:+1}
     given_address=${MASTER_ADDR:-}
@@ -170,13 +170,14 @@ choose_rendezvous() {
     fi
     [ -z "$given_address" ] ||
         warn kept-variable "MASTER_ADDR=$given_address was set outside and is kept"
-    head_is_tried=1
+    first_node_is_probed=1
     find_master_address
 }
 
 # find_master_address: find an address of the first node that the other nodes can reach. Exports
-# MASTER_ADDR; sets master_is_found. If head_is_tried is set, also starts a server on the first node
-# for the preflight. Ends the job without an address; in a restart, returns 1 (fail_without_master).
+# MASTER_ADDR; sets master_address_is_found. If first_node_is_probed is set, also starts a server on
+# the first node for the preflight. Ends the job without an address; in a restart, returns 1
+# (fail_without_master).
 find_master_address() {
     local addresses=("$given_address")
     [ -n "$given_address" ] ||
@@ -186,7 +187,7 @@ find_master_address() {
         fail_without_master "cannot resolve the name $head_node: set MASTER_ADDR" || return 1
     [ "$nnodes" = 1 ] || choose_address "${addresses[@]}" || return 1
     export_to_ranks MASTER_ADDR="$MASTER_ADDR"
-    master_is_found=1
+    master_address_is_found=1
 }
 
 # fail_without_master MESSAGE: end the job; in a restart, log the error and return 1, because
@@ -199,8 +200,8 @@ fail_without_master() {
 
 # choose_address ADDRESS...: choose one of the first node's addresses, which are in the order of
 # name resolution. An address from the environment is kept. Sets MASTER_ADDR; exports
-# TRAINER_MEETING, for try_head.py. Fails if all addresses are loopback, link-local or of a bridge
-# without an uplink.
+# TRAINER_PROBE_ADDRESS, for try_head.py. Fails if all addresses are loopback, link-local or of a
+# bridge without an uplink.
 choose_address() {
     local address token='' run=run_for_answer first=${MASTER_PORT:-$first_port} count=0 found=()
     for address in "$@"; do
@@ -210,7 +211,7 @@ choose_address() {
         fail_without_master "the name of the first node, $head_node, resolves to $1, which other" \
             "nodes cannot reach: set" \
             "MASTER_ADDR, or have the name resolution fixed" || return 1
-    if [ -n "${head_is_tried:-}" ]; then
+    if [ -n "${first_node_is_probed:-}" ]; then
         run=start_server count=2000 token=$(random_name)
         [ -z "$port_is_given" ] || count=1
     elif [ -n "$given_address" ]; then
@@ -245,7 +246,7 @@ export_probe_address() {
     answer_is_port ||
         die no-master-address \
             "the first node $head_node does not listen$step_failure: set MASTER_ADDR"
-    export_to_ranks TRAINER_MEETING="$2 $1"
+    export_to_ranks TRAINER_PROBE_ADDRESS="$2 $1"
 }
 
 # open_rendezvous: choose the rendezvous port directly before a launch, so that no other process
@@ -254,7 +255,7 @@ export_probe_address() {
 # fails.
 open_rendezvous() {
     [ "${rendezvous:-0}" = 1 ] || return 0
-    [ -n "$master_is_found" ] || find_master_address || return 1
+    [ -n "$master_address_is_found" ] || find_master_address || return 1
     case $BACKEND in
         ddp) choose_port "$first_port" ;;
         horovod) start_horovod_server ;;
@@ -372,12 +373,12 @@ preflight() {
     else
         check=(python3 -m trainer.launch.preflight "${trainer_arguments[@]}")
     fi
-    [ -z "${TRAINER_MEETING:-}" ] || check=(python3 "$lib/try_head.py" "${check[@]}")
+    [ -z "${TRAINER_PROBE_ADDRESS:-}" ] || check=(python3 "$lib/try_head.py" "${check[@]}")
     step_on_each_node 0 "${container[@]}" "${check[@]}" ||
         die node-not-ready "the preflight failed on at least one node$step_failure"
-    head_is_tried=''
+    first_node_is_probed=''
     stop_server
-    unset -v TRAINER_MEETING
+    unset -v TRAINER_PROBE_ADDRESS
     choose_numa_binding
     check_profiler
 }

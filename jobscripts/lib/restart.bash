@@ -87,7 +87,7 @@ plan_restart() {
     missing=$((nnodes - $(count_common nodes healthy_nodes)))
     failed=$(find_failed_node 2>/dev/null <"$log_dir/stderr.log") || : # no launch, no messages
     warn_of_death ${#new[@]}
-    [ ${#new[@]} = 0 ] || notify exclude "$last_note"
+    [ ${#new[@]} = 0 ] || notify exclude "$last_message"
     if [ "$restarts" = "$SLIPWAY_MAX_RESTARTS" ]; then
         warn no-restart "restarted $(plural "$restarts" time), the limit of SLIPWAY_MAX_RESTARTS"
         return 1
@@ -370,7 +370,7 @@ count_failures() {
     failures[$failed]=2
     warn node-suspect \
         "a process on $failed was killed for the second time: have an administrator check the node"
-    notify exclude "$last_note"
+    notify exclude "$last_message"
 }
 
 # find_failed_node: print the node whose process was killed by a signal first. Reads the messages of
@@ -399,7 +399,7 @@ replace_lost_nodes() {
     (($(count_common used healthy_nodes) < ${#used[@]})) || return 1
     if ((${#lost_nodes[@]} > known)); then
         warn_of_death $((${#lost_nodes[@]} - known))
-        notify exclude "$last_note"
+        notify exclude "$last_message"
     fi
     choose_nodes || return 1
     activate_chosen_nodes
@@ -419,9 +419,9 @@ start_next_attempt() {
     warn restarted \
         "restart $restarts of at most $SLIPWAY_MAX_RESTARTS: attempt $attempt resumes from step" \
         "$(resumable_step), on $(join_by ', ' "${nodes[@]:0:8}")${nodes[8]:+, ...}"
-    notify restart "$last_note"
+    notify restart "$last_message"
     export_plan
-    master_is_found='' # open_rendezvous finds it again
+    master_address_is_found='' # open_rendezvous finds it again
     # Old ranks that a network failure has separated must not connect to the new ones.
     [ -z "${MASTER_PORT:-}" ] || first_port=$((MASTER_PORT + 1))
 }

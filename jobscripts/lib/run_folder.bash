@@ -184,7 +184,7 @@ refuse_foreign_folder() {
     [ ! -e "$RUN_DIR/job.sh" ] || return 0
     for other in "$RUN_DIR"/*; do
         [ -e "$other" ] && [ "$other" != "$RUN_DIR/logs" ] || continue
-        ! holds_run || is_foreign_file "$other" || continue
+        ! is_run_folder || is_foreign_file "$other" || continue
         die folder-holds-other-files \
             "$RUN_DIR contains ${other##*/}, which no run has written: set SLIPWAY_RUN_DIR to a" \
             "new folder"
@@ -201,9 +201,9 @@ is_foreign_file() {
     esac
 }
 
-# holds_run: return 0 if RUN_DIR contains files that a job, or a trainer started without one,
+# is_run_folder: return 0 if RUN_DIR contains files that a job, or a trainer started without one,
 # writes. Checks their content, because a user's file may have the same name.
-holds_run() {
+is_run_folder() {
     local file
     first_line_has "$RUN_DIR/run.json" '"started": .*"world_size": ' && return
     first_line_has "$RUN_DIR/lock" '"pid_namespace": ' && return

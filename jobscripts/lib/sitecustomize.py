@@ -74,7 +74,7 @@ def record(size: int, rank: int) -> None:
         say(f"cannot write the size of the process group: {error}")
 
 
-def around_torch(module: ModuleType) -> None:
+def wrap_torch(module: ModuleType) -> None:
     """Wrap ``torch.distributed.init_process_group``."""
     inner = module.init_process_group
     signature = inspect.signature(inner)
@@ -113,7 +113,7 @@ def prepare_rendezvous(given: dict[str, Any]) -> None:
             os.environ[name] = before
 
 
-def around_horovod(module: ModuleType) -> None:
+def wrap_horovod(module: ModuleType) -> None:
     """Wrap Horovod's ``init``, for all frameworks."""
     inner = module.HorovodBasics.init
 
@@ -128,7 +128,7 @@ def around_horovod(module: ModuleType) -> None:
     module.HorovodBasics.init = init
 
 
-WATCHED = {"torch.distributed.distributed_c10d": around_torch, "horovod.common.basics": around_horovod}
+WATCHED = {"torch.distributed.distributed_c10d": wrap_torch, "horovod.common.basics": wrap_horovod}
 
 
 class Watcher(MetaPathFinder):
@@ -215,7 +215,7 @@ def local_rank_option() -> str:
     return option
 
 
-def import_next() -> None:
+def import_hidden_sitecustomize() -> None:
     """Import the Python environment's own sitecustomize, which this one hides."""
     this = sys.modules.pop("sitecustomize")
     try:
@@ -232,4 +232,4 @@ if IS_RANK:
     mark_rank()
     if not is_child():
         adapt_to_launcher()
-import_next()
+import_hidden_sitecustomize()

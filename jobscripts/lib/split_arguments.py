@@ -10,7 +10,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))  # PYTHONSAFEPATH omits it
 sys.dont_write_bytecode = True  # the run folder's library is compared to others, and may be read-only
 
-from answer import leave_answer  # noqa: E402
+from answer import write_answer  # noqa: E402
 
 
 def main() -> int:
@@ -19,7 +19,7 @@ def main() -> int:
         words = ["words", *shlex.split(sys.argv[2])]
     except ValueError:
         words = ["unclosed"]
-    leave_answer(sys.argv[1], *words)
+    write_answer(sys.argv[1], *words)
     return 0
 
 

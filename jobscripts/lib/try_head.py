@@ -1,6 +1,6 @@
 """try_head.py COMMAND...: test the connection to the first node that the ranks will need, then run the command.
 
-Reads MASTER_ADDR, and from TRAINER_MEETING the port and the token of head_address.py, which runs on the first node.
+Reads MASTER_ADDR, and from TRAINER_PROBE_ADDRESS port and token of head_address.py, which runs on the first node.
 Exits with 78 and a one-line error if the node cannot be reached or another program answers. Standard library only.
 """
 
@@ -30,7 +30,7 @@ def fault(address: str, port: str, token: str) -> str:
 
 def main() -> None:
     """Test the connection, then replace this process by the command."""
-    address, (port, token) = os.environ["MASTER_ADDR"], os.environ["TRAINER_MEETING"].split()
+    address, (port, token) = os.environ["MASTER_ADDR"], os.environ["TRAINER_PROBE_ADDRESS"].split()
     why = fault(address, port, token)
     if why:
         print(

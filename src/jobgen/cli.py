@@ -12,7 +12,7 @@ from jobgen.base.errors import JobgenError, note, printable, warn
 from jobgen.batch.study.options import add_study
 from jobgen.batch.sweep.options import add_sweep
 from slipway.base.contract import VERSION
-from slipway.base.errors import message_of
+from slipway.base.errors import error_line
 from slipway.base.parser import Parser
 
 
@@ -28,10 +28,10 @@ def main(argv: Optional[List[str]] = None) -> int:
     try:
         return int(arguments.command(arguments))
     except JobgenError as error:
-        note(message_of(error))
+        note(error_line(error))
         return error.exit_code
     except PermissionError as error:  # a path from the environment that jobgen only inspects
-        note(message_of(denied := JobgenError("cannot-read", f"{error.filename}: {error.strerror}.")))
+        note(error_line(denied := JobgenError("cannot-read", f"{error.filename}: {error.strerror}.")))
         return denied.exit_code
     except KeyboardInterrupt:  # the usual way to end `logs --follow`
         return 130

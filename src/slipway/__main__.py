@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import List, Optional
 
 from slipway.base.contract import VERSION
-from slipway.base.errors import SlipwayError, code_of, message_of
+from slipway.base.errors import SlipwayError, code_of, error_line
 from slipway.base.parser import Parser
 
 OLDEST_PYTHON = (3, 11)
 SUFFIXES = (".pt", ".pth", ".safetensors")
-GET_ONE = "use your training environment, or run pip install 'slipway-hpc[session]' with Python 3.11 or later."
+INSTALL_HINT = "use your training environment, or run pip install 'slipway-hpc[session]' with Python 3.11 or later."
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -24,7 +24,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in {"", "slipway"}:
             raise
-        return _say(SlipwayError("missing-package", f"this Python lacks {error.name}: {GET_ONE}"))
+        return _say(SlipwayError("missing-package", f"this Python lacks {error.name}: {INSTALL_HINT}"))
     except (SlipwayError, OSError) as error:
         return _say(error)
 
@@ -50,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _say(error: Exception) -> int:
-    print(f"slipway: {message_of(error)}", file=sys.stderr)
+    print(f"slipway: {error_line(error)}", file=sys.stderr)
     return code_of(error)
 
 
@@ -60,7 +60,7 @@ def _export(arguments: argparse.Namespace) -> int:
             "export-format", f"{arguments.target} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}."
         )
     if sys.version_info < OLDEST_PYTHON:
-        raise SlipwayError("old-python", f"this is Python {sys.version.split()[0]}: {GET_ONE}")
+        raise SlipwayError("old-python", f"this is Python {sys.version.split()[0]}: {INSTALL_HINT}")
     from slipway.checkpoint.export import export  # noqa: PLC0415 -- imports torch
 
     what = export(arguments.run, arguments.target, best=arguments.best, model=arguments.model)

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar, overload
 from torch import Tensor
 
 from slipway.base.errors import SessionError
-from slipway.capture.data_parallel import without_trace
+from slipway.capture.data_parallel import undo_pass
 from slipway.capture.weights import load_best, named_weights
 from slipway.checkpoint.header import Metric
 from slipway.checks.unsaved import require_saved_parameters
@@ -26,9 +26,9 @@ from slipway.script.arguments import as_number, require_iterable, whole_number
 from slipway.script.loops import Batches, open_loops
 from slipway.script.notices import announce
 from slipway.script.opening import open_run
-from slipway.script.peek import require_as_peeked
+from slipway.script.peek import require_peeked_position
 from slipway.script.step_metrics import require_free_names
-from slipway.state.named_objects import components_of, named_objects
+from slipway.state.named_objects import named_objects, session_components
 from slipway.state.wrappers import unwrap
 
 T = TypeVar("T")
@@ -112,7 +112,7 @@ class Session:
         """
         given = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "extra": extra}
         self._objects = {kind: named_objects(kind, value) for kind, value in given.items()}
-        self._components = components_of(self._objects)
+        self._components = session_components(self._objects)
         if not self._components or (self._objects["optimizer"] and not self._objects["model"]):
             raise SessionError(
                 "session-arguments",
@@ -200,7 +200,7 @@ class Session:
                     timeout=self._timeout,
                 )
             )
-            require_as_peeked(opened.folder.path, opened.found.position, opened.comm)
+            require_peeked_position(opened.folder.path, opened.found.position, opened.comm)
             models, optimizers = self._objects["model"].values(), self._objects["optimizer"].values()
             self._script = Script(
                 opened,
@@ -222,7 +222,7 @@ class Session:
                 found=opened.found._replace(position=self._script.start),
                 policy=self._policy,
             )
-            stack.enter_context(self._run.errors_marked())
+            stack.enter_context(self._run.mark_errors())
             self._loops = stack.enter_context(open_loops(self._script, self._run, self._objects))
             Session._is_open = True
             stack.callback(setattr, Session, "_is_open", False)
@@ -344,7 +344,7 @@ class Session:
                 read and has no value.
             Stopped: after ``break``, under the same conditions as ``batches``.
         """
-        self._loops.end_left_pass()
+        self._loops.end_abandoned_pass()
         if value is ...:
             return self._script.means.read(name)
         self._script.means.add(name, value, weight)
@@ -369,7 +369,7 @@ class Session:
                 raise SessionError(
                     "unknown-metric", f"best={self._best!r} is not one of the metrics passed: {', '.join(numbers)}."
                 )
-            self._run.keep_metric(Metric(self._best, numbers[self._best], maximize=not self._minimize))
+            self._run.set_metric(Metric(self._best, numbers[self._best], maximize=not self._minimize))
         if self._feed.is_resuming and not self._loops.have_ended:
             return  # an earlier attempt has recorded it
         position = self._run.position
@@ -414,5 +414,5 @@ class Session:
         """
         modules = [unwrap(model) for model in self._objects["model"].values()]
         self._generators.seed(Purpose.EPOCH, self.epoch)
-        with without_trace(modules):
+        with undo_pass(modules):
             step()

@@ -11,10 +11,10 @@ import signal
 import sys
 from functools import partial
 
-from slipway.base.cause import leave_cause
+from slipway.base.cause import write_cause
 from slipway.base.contract import EXIT_CONFIG
 from slipway.base.stop import StopRequest
-from trainer.launch.exits import REMEDY, exit_code_of
+from trainer.launch.exits import REMEDY, run_to_exit_code
 
 OLDEST_PYTHON = (3, 11)
 
@@ -30,12 +30,12 @@ def main() -> int:
         return EXIT_CONFIG
     request = StopRequest()
     request.listen()  # before the slow imports: a signal during them would otherwise kill the rank
-    return exit_code_of(lambda: _command_or_training(sys.argv[1:], request))
+    return run_to_exit_code(lambda: _command_or_training(sys.argv[1:], request))
 
 
 def _command_or_training(argv: list[str], request: StopRequest) -> int:
     """Run the command in ``argv``, or train; return the exit code."""
-    from trainer.config.commands import find_command  # noqa: PLC0415 -- exit_code_of reports missing packages
+    from trainer.config.commands import find_command  # noqa: PLC0415 -- run_to_exit_code reports missing packages
 
     if command := find_command(argv):
         request.close()  # a command has nothing to save: a signal ends it at once
@@ -43,8 +43,8 @@ def _command_or_training(argv: list[str], request: StopRequest) -> int:
         return command(argv[1:])
     # Read only the flag that job scripts pass: parsing the other arguments may be what fails.
     folder = next((value for flag, value in itertools.pairwise(argv) if flag == "--output-dir"), None)
-    leave = partial(leave_cause, folder=folder, variables=os.environ)
-    return exit_code_of(lambda: _train(argv, request), leave=leave)
+    leave = partial(write_cause, folder=folder, variables=os.environ)
+    return run_to_exit_code(lambda: _train(argv, request), leave=leave)
 
 
 def _train(argv: list[str], request: StopRequest) -> int:
@@ -56,7 +56,7 @@ def _train(argv: list[str], request: StopRequest) -> int:
     if environment.umask is not None:
         os.umask(environment.umask)  # ssh and mpirun do not pass it on
     if environment.launcher is Launcher.TORCHRUN:
-        request.follow_launcher()
+        request.stop_if_launcher_dies()
     if settings.launch.nproc_per_node:
         from trainer.launch.spawn import spawn, train  # noqa: PLC0415 -- needs no torch
 

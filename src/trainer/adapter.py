@@ -20,7 +20,7 @@ from slipway.run.run_folder import RunFolder
 from trainer.build import Parts
 from trainer.config.errors import TrainerError
 from trainer.config.settings import Settings
-from trainer.engine.checkpoint import IMAGES, capture, facts, images_of
+from trainer.engine.checkpoint import IMAGES, capture, facts, image_facts
 from trainer.engine.evaluation import Evaluation
 from trainer.engine.profiler import START, profiled_ranks, write_start
 from trainer.results.progress import Progress
@@ -51,29 +51,29 @@ class TrainerProgram:
         self._loss = self._data_seconds = 0.0
         self._samples = self._recorded_samples = 0
         known = facts(self._learner, settings, order_version=parts.feed.order_version)
-        self._facts = known | {IMAGES: images_of(parts.train_set)}
+        self._facts = known | {IMAGES: image_facts(parts.train_set)}
 
-    def sums(self) -> list[float]:
+    def local_counters(self) -> list[float]:
         """Return this rank's counters since the last call: summed loss, bad images, seconds spent waiting for data."""
         loss, self._learner.loss_sum = self._learner.loss_sum, torch.zeros_like(self._learner.loss_sum)
         bad, self._learner.bad = self._learner.bad, 0
         return [loss.item(), bad, self._parts.feed.waits.take()]
 
-    def observed(self, position: Position, sums: list[float]) -> Position:
+    def on_reduced(self, position: Position, sums: list[float]) -> Position:
         """Process the counters summed over all ranks and return the updated position.
 
         Raises:
             TrainerError: on every rank, if the loss is not finite or too many images are bad.
         """
         loss, bad, data_seconds = sums
-        position = position.with_observed(bad=int(bad), seconds=0)
+        position = position.with_added(bad=int(bad), seconds=0)
         if not math.isfinite(loss):
             raise TrainerError(
                 "diverged",
                 f"the loss is {loss} at step {position.step}: training diverged. No diverged state was saved; resume "
                 "with a lower --lr, with --clip-grad, or with --amp none.",
             )
-        self._require_few_bad(position.bad, f"{position.samples} images read in this epoch", self._samples_per_epoch)
+        self._check_bad_images(position.bad, f"{position.samples} images read in this epoch", self._samples_per_epoch)
         self._loss += loss
         self._data_seconds += data_seconds / self._comm.world.size
         epochs = position.epoch - self._position.epoch
@@ -85,9 +85,9 @@ class TrainerProgram:
         """Raise a TrainerError, on every rank, if too many images of the last evaluation are bad."""
         if self.evaluation:
             samples = len(self._parts.validation_set)
-            self._require_few_bad(self.evaluation.bad, f"{samples} validation images", samples)
+            self._check_bad_images(self.evaluation.bad, f"{samples} validation images", samples)
 
-    def _require_few_bad(self, bad: int, of: str, samples: int) -> None:
+    def _check_bad_images(self, bad: int, of: str, samples: int) -> None:
         share = self._settings.data.bad_image_share
         if bad > share * samples:
             error = TrainerError(
@@ -98,7 +98,7 @@ class TrainerProgram:
             error.raised_on_all_ranks = True
             raise error
 
-    def meet(self, step: int) -> int:
+    def sync_step(self, step: int) -> int:
         """Return ``step`` unchanged: all ranks are always at the same step."""
         return step
 

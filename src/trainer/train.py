@@ -28,11 +28,11 @@ from trainer.build import Parts, build_parts
 from trainer.config.settings import Settings
 from trainer.data.feed import recorded
 from trainer.data.loader import Batch, by_step
-from trainer.engine.auto_precision import left_to_auto, settle
-from trainer.engine.checkpoint import ORDER, changes, check_resumable, require_of_trainer, restore
+from trainer.engine.auto_precision import auto_keys, settle
+from trainer.engine.checkpoint import ORDER, changes, check_resumable, require_trainer_checkpoint, restore
 from trainer.engine.evaluation import Evaluation, evaluate
 from trainer.engine.learner import Learner
-from trainer.engine.memory import out_of_memory_explained, report_peaks
+from trainer.engine.memory import explain_out_of_memory, report_peaks
 from trainer.engine.profiler import Profiler, profiler_for, warn_if_missed
 from trainer.engine.provenance import begin
 from trainer.model.compilation import warn_if_not_compiled
@@ -87,7 +87,7 @@ def _train(
     profiler = profiler_for(launch, folder.path, comm.world)
     with (
         open_folder(folder, environment, comm, may_continue=bool(launch.resume)) as ownership,
-        out_of_memory_explained(),
+        explain_out_of_memory(),
     ):
         trackers = named_trackers(["tensorboard"] if settings.run.tensorboard else [], environment.trackers)
         ownership.run(lambda _: require_trackers(trackers))
@@ -100,9 +100,9 @@ def _train(
         found = _resume(parts.learner, settings, comm, checkpoint)
         del checkpoint  # its tensors map files that training discards later
         parts.feed.order_version = found.facts.get(ORDER, parts.feed.order_version)
-        launched = resolved(launch, comm, strategy, _tell_stages(parts.learner))
+        launched = resolved(launch, comm, strategy, _log_stages(parts.learner))
         place = TrackedRun(folder.path, found.position.step, environment.variables)
-        auto = {key: attrgetter(key)(settings) for key in left_to_auto(asked)}
+        auto = {key: attrgetter(key)(settings) for key in auto_keys(asked)}
         recorder = ownership.make(
             lambda owned: _begin(owned, compiled, asked, comm.world, launched, auto=auto, step=place.step)
         )
@@ -114,7 +114,7 @@ def _train(
         program = TrainerProgram(settings, comm, folder, parts, start=found.position)
         under_way = Run(program, comm, recorder, request, environment, found=found, policy=policy(settings))
         try:
-            with under_way.errors_marked(), out_of_memory_explained():
+            with under_way.mark_errors(), explain_out_of_memory():
                 reason = Training(
                     settings, folder, parts=parts, program=program, run=under_way, found=found, profiler=profiler
                 ).train()
@@ -135,7 +135,7 @@ def _train(
         return reason
 
 
-def _tell_stages(learner: Learner) -> list[list[str]]:
+def _log_stages(learner: Learner) -> list[list[str]]:
     """Log and return each rank's host name and the devices of its stages; [] if the model is not split."""
     if learner.pipeline is None:
         return []
@@ -167,7 +167,7 @@ def _find(settings: Settings, comm: Communicator, checkpoints: Path) -> Checkpoi
     def find() -> Checkpoint | None:
         store = CheckpointStore(checkpoints, keep=settings.run.keep)
         if found := find_checkpoint(launch.resume, store, repair=not launch.dry_run):
-            require_of_trainer(found)
+            require_trainer_checkpoint(found)
         return found
 
     return run_on_root(comm, find)
@@ -230,7 +230,7 @@ class Training:
             else:  # the previous attempt stopped after the last step, before the evaluation
                 self._end_epoch()
         self.program.require_decodable_validation()
-        self.run.save_rest()
+        self.run.save_unsaved()
         self.run.conclude()
         epoch, epochs = self.run.position.epoch, self.settings.train.epochs
         if epoch < epochs and self._steps_left() != 0:
@@ -289,7 +289,7 @@ class Training:
         began = time.monotonic()
         result = self._evaluate()
         self.run.write(self.program.evaluated(self.run.position, result, seconds=time.monotonic() - began))
-        self.run.keep_metric(Metric("accuracy", result.accuracy))
+        self.run.set_metric(Metric("accuracy", result.accuracy))
         if self.run.position.samples == len(self.parts.train_set):
             self.run.position = self.run.position.next_epoch()
         self.run.end_epoch(last=self._finished())

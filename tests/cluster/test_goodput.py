@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 
 from clusters import rendered, until
-from slipway.base.goodput import EVALUATED, LOST, SAVED, STARTED, TRAINED, WAITED, describe, read_goodput, sums_of
+from slipway.base.goodput import (
+    EVALUATED,
+    LOST,
+    SAVED,
+    STARTED,
+    TRAINED,
+    WAITED,
+    describe,
+    read_goodput,
+    seconds_by_part,
+)
 
 PROGRAM = Path(__file__).parent / "foreign" / "slow_steps.py"
 SETTINGS = {"SLIPWAY_SCRIPT": str(PROGRAM), "SLIPWAY_MAX_RESTARTS": "5", "SLIPWAY_RANKS_PER_NODE": "1"}
@@ -88,7 +98,7 @@ def test_it_agrees_with_a_stopwatch(cluster_with_spare, tmp_path, table):
     job.ends()
     cluster.control("boot", "node3")
     attempts = read_goodput(out / "goodput.jsonl")
-    ledger = sums_of(attempts)
+    ledger = seconds_by_part(attempts)
     lines = [line.split() for line in notes.read_text().splitlines()]
     measured = parts([(what, float(moment)) for what, moment in lines], watch.ends, watch.saves)
     total = watch.ends[-1] - watch.ends[0]

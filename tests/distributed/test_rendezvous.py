@@ -54,7 +54,7 @@ IMPATIENT = """
 import sys
 from slipway.dist import torch_distributed
 from trainer.__main__ import main
-torch_distributed.FIRST_NOTE, torch_distributed.NEXT_NOTES = 1, 0.5
+torch_distributed.FIRST_WARNING_SECONDS, torch_distributed.WARNING_INTERVAL_SECONDS = 1, 0.5
 sys.exit(main())
 """
 """The trainer, modified to report after a second, not half a minute, that it waits."""

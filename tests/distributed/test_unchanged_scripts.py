@@ -178,8 +178,8 @@ def test_what_a_rank_starts_is_not_changed(how, tmp_path):
 # once: such a job kept SLIPWAY_RANK_PID, took its own ranks for children, and refused those that pass their rank
 def test_a_job_that_a_rank_submits_has_ranks_of_its_own():
     submits = (
-        "import os; from jobgen.jobs.submit import own_environment; assert 'SLIPWAY_RANK_PID' in os.environ; "
-        "assert not {'A', 'SLIPWAY_RANK_PID', 'SLIPWAY_EXPORTED'} & own_environment().keys(); "
+        "import os; from jobgen.jobs.submit import environment_without_job; assert 'SLIPWAY_RANK_PID' in os.environ; "
+        "assert not {'A', 'SLIPWAY_RANK_PID', 'SLIPWAY_EXPORTED'} & environment_without_job().keys(); "
         "code = '. jobscripts/lib/job.bash; forget_parent_job; echo ${SLIPWAY_RANK_PID-none}'; "
         "os.execvp('bash', ['bash', '-c', code])"
     )

@@ -27,7 +27,7 @@ if os.environ["RANK"] == "0" and (verdict := os.environ.get("VERDICT")):
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
-    """Return a copy of the tree with the scheduler, and what a node of it has."""
+    """Return a copy of the tree with the scheduler, and the files of a node."""
     tree = fresh_clone(tmp_path_factory.mktemp("adding") / "tree")
     files = NEW.findall(RECIPE)
     assert len(files) == 3

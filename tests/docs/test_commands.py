@@ -1,7 +1,7 @@
 """Every command of README.md and docs/ that needs no cluster, in a fresh clone, in a reader's order.
 
-It runs as it stands there; what trains long is cut short by flags behind it. Commands that submit run on the test
-cluster (tests/cluster/test_readme.py); here ``jobgen submit`` shows what it would submit.
+Commands run unchanged, except that added flags shorten long training. Commands that submit run on the test cluster
+(tests/cluster/test_readme.py); here ``jobgen submit`` shows what it would submit.
 """
 
 import os
@@ -20,7 +20,7 @@ DRY = re.compile(r"([A-Z_]+=\S+ )*jobgen submit ")
 
 
 def shortened(command):
-    """Return the command so that it takes seconds, and writes nothing outside of the clone."""
+    """Return the command changed so that it takes seconds and writes only inside the clone."""
     if command == "make train":
         return f'{command} ARGS="{SHORT.strip()}{SMALL}"'
     if DRY.match(command):
@@ -44,14 +44,14 @@ def look():
         sys.stderr.write("a process group is left\\n")
 atexit.register(look)
 """
-"""Registered first, and so called last: with NCCL torch warns of such a group, and with Gloo ranks may abort."""
+"""Registered first, and so called last: with NCCL torch warns about such a group, and with Gloo ranks may abort."""
 
 IN_ORDER = [command for command in COMMANDS if command in HERE or DRY.match(command)]
 
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory):
-    """Return a fresh clone, where earlier commands leave what later ones need."""
+    """Return a fresh clone, in which earlier commands leave what later ones need."""
     folder = fresh_clone(tmp_path_factory.mktemp("docs") / "clone")
     programs = without_downloads(folder.with_name("bin"))
     for name in ("sbatch", "srun"):  # without one a dry run ends as the submission would
@@ -82,7 +82,7 @@ def run(clone, command):
 
 
 def prepare(clone, before):
-    """Leave in the clone what the commands before this one do, if they have not run: this one alone was asked for."""
+    """Leave in the clone what the preceding commands leave, if they have not run: when only this one was selected."""
     for made, name in LEAVES.items():
         if made in before:
             (clone / name).parent.mkdir(parents=True, exist_ok=True)

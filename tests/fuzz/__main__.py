@@ -1,9 +1,9 @@
-"""Runs random scripts with a session whole and killed, and says where their results differ.
+"""Runs random scripts with a session, uninterrupted and killed, and reports where their results differ.
 
-python tests/fuzz                           30 seconds of it
+python tests/fuzz                           runs for 30 seconds
 python tests/fuzz --minutes 20              or --count 500, --first SEED
-python tests/fuzz --seed 17 [--shrink]      one of them, with its text
-python tests/fuzz tests/fuzz/cases/*.py     kept ones
+python tests/fuzz --seed 17 [--shrink]      runs one of them and prints its text
+python tests/fuzz tests/fuzz/cases/*.py     runs saved cases
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # which libraries read as they are loaded
+os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # which libraries read when they are loaded
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
@@ -32,9 +32,9 @@ import forkserver  # noqa: E402
 
 MEMORY = Path("/dev/shm")  # noqa: S108 -- where it costs nothing that each save is forced to the disk
 CHAINS = 2
-"""Runs of each script that are killed."""
+"""Killed runs of each script."""
 SILENCE = 10.0
-"""Seconds between two lines on how far a campaign is."""
+"""Seconds between two progress lines of a campaign."""
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Attempts of a script: forks of this process, which has imported torch and run nothing."""
+"""Attempts of a script: forks of this process, which has imported torch but computed nothing."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ import forkserver
 
 HERE = Path(__file__).resolve().parent
 LIMIT = 40.0
-"""Seconds after which an attempt hangs."""
+"""Seconds after which an attempt counts as hung."""
 GRACE = 5.0
-"""Seconds that ranks have to end after another one has failed."""
+"""Seconds in which ranks must end after another one has failed."""
 
 Place = tuple[int, str, tuple[int, ...]]
-"""A rank, and what a line of its trace is of."""
+"""A rank, and the key of a trace line."""
 
 
 class Attempt(NamedTuple):
-    """What an attempt has come to."""
+    """Result of an attempt."""
 
     codes: list[int]
-    """Of each rank; negative for a signal, None in the place of one that hung."""
+    """Of each rank; negative for a signal, None if the rank hung."""
     output: str
     trace: dict[Place, object]
     twice: list[Place]
-    """What the trace has twice, and differently."""
+    """Trace entries that occur twice with different values."""
     killed: bool
-    """Whether the kill came to pass."""
+    """Whether the kill took place."""
     ended: list[int]
-    """Points, renames, and renames of a checkpoint to the latest, of rank 0, if the script came to its end."""
+    """Points, renames, and renames of a checkpoint to the latest, of rank 0, if the script reached its end."""
     hung: bool
     seconds: float
 
     @property
     def failed(self) -> bool:
-        """Whether a rank has ended by an error or a kill."""
+        """Whether a rank ended with an error or was killed."""
         return any(code not in {0, 75} for code in self.codes)
 
 
 def attempt(script: Path, folder: Path, *, ranks: int, kill: str = "") -> Attempt:
-    """Run ``script`` with the run folder ``folder``, and end it as ``kill`` says."""
+    """Run ``script`` in the run folder ``folder``, and end it as ``kill`` says."""
     began, traces, log = (
         time.monotonic(),
         folder.with_name(f"{folder.name}.trace"),
@@ -107,7 +107,7 @@ def _fork(script: Path, log: Path, environ: dict[str, str]) -> int:
 
 
 def _wait(pids: list[int], began: float, kill: str) -> tuple[list[int], bool]:
-    """Wait for all processes, and end what they have started; return their exit codes, and whether they hung."""
+    """Wait for all processes and end their children; return the exit codes, and whether they hung."""
     codes: dict[int, int] = {}
     watched = {os.pidfd_open(pid): pid for pid in pids}
     way, _, after = kill.rpartition("~")

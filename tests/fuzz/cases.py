@@ -1,4 +1,4 @@
-"""A script of the fuzzer with what is expected of it, as one file that a person reads."""
+"""Test case of the fuzzer: a script and its expected result, as one readable file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from options import Plan, differing, draft_of, options_of
 
 @dataclass
 class Case:
-    """A script, and how its run is checked. Names and slugs are those of Option."""
+    """A script and how to check its run. Names and slugs are those of Option."""
 
     script: str
     title: str = ""
@@ -24,16 +24,17 @@ class Case:
     undetermined: bool = False
     may_idle: bool = False
     chains: list[list[str]] = field(default_factory=list)
-    """Kills of one run after another: WAY@POINT, RANK:WAY@POINT, KILL@renameNUMBER, KILL@latestNUMBER, or WAY~SECONDS,
-    from outside."""
+    """Kills of consecutive runs: WAY@POINT, RANK:WAY@POINT, KILL@renameNUMBER, KILL@latestNUMBER, or WAY~SECONDS,
+    from outside.
+    """
 
     @property
     def is_exact(self) -> bool:
-        """Whether it ends as it would, whatever kills it."""
+        """Whether the result must be the same wherever the script is killed."""
         return not (self.unrestorable or self.listed or self.refused)
 
     def text(self) -> str:
-        """Return the file."""
+        """Return the file's text."""
         facts = {
             "ranks": str(self.ranks),
             "may say": ", ".join(self.may_say),
@@ -71,7 +72,7 @@ def read_case(path: Path) -> Case:
 
 
 def case_of(plan: Plan, title: str, chains: Sequence[list[str]] = ()) -> Case:
-    """Return the case of a plan; without ``chains``, its kills are not known yet."""
+    """Return the case of a plan; without ``chains``, its kills are not yet known."""
     draft, options = draft_of(plan), options_of(plan)
     parts = [f"{group}: {name}" for group, name in differing(plan).items()]
     return Case(

@@ -1,4 +1,4 @@
-"""A script as it is put together: the places into which the parts write their lines, and its text."""
+"""A script under construction: the places where the parts write their lines, and its text."""
 
 import re
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from string import Template
 
 INDENT = "    "
 DRAWN = '[draw("torch"), draw("numpy"), draw("python")]'
-"""What the global generators give after the training: the same in each attempt."""
+"""The draws from the global generators after the training: the same in each attempt."""
 MODULES = {
     "contextlib": "import contextlib",
     "copy": "import copy",
@@ -34,11 +34,11 @@ NAMES = {
         "trace",
     ),
 }
-"""What a script imports, by module."""
+"""Imports of a script, by module."""
 
 
 def block(head: str, lines: Iterable[str]) -> list[str]:
-    """Return ``lines`` below ``head``."""
+    """Return ``lines`` indented below ``head``."""
     return [head, *(INDENT + line if line else "" for line in lines)]
 
 
@@ -48,10 +48,10 @@ class Loop:
 
     loader: str
     iteration: str
-    """How it is iterated, with a place for {loader}; "" for a body without a loop. The last line begins the loop."""
+    """How it iterates, with a placeholder {loader}; "" for a body without a loop. The last line begins the loop."""
     body: list[str]
     number: str = "session.batch"
-    """How the body calls the number of its batch."""
+    """Name of the batch number in the body."""
 
     def lines(self) -> list[str]:
         """Return the loop."""
@@ -66,8 +66,8 @@ class Loop:
 class Draft:
     """The places of a script.
 
-    Lines may hold ``$number``, of the batch in its pass; ``$bare``, the model without its wrapper; ``$at``, what
-    ``trace`` needs to tell the place of an epoch from others, behind a comma, or nothing.
+    Lines may hold ``$number``, the batch's number in its pass; ``$bare``, the model without its wrapper; ``$at``, what
+    ``trace`` needs to distinguish positions within an epoch, after a comma, or nothing.
     """
 
     ranks: int = 1
@@ -80,11 +80,11 @@ class Draft:
     data: list[str] = field(default_factory=list)
     """Classes and functions, and data sets."""
     setup: list[str] = field(default_factory=list)
-    """Models, optimisers and the rest, before the session opens."""
+    """Models, optimizers and the rest, before the session opens."""
     given: dict[str, dict[str, str]] = field(default_factory=dict)
-    """By argument of Session and name: the variable."""
+    """Variable by Session argument and name."""
     arguments: list[str] = field(default_factory=list)
-    """Further ones."""
+    """Additional arguments."""
     opened: list[str] = field(default_factory=list)
     epoch_start: list[str] = field(default_factory=list)
     after_training: list[str] = field(default_factory=list)
@@ -96,11 +96,11 @@ class Draft:
     number: str = "session.batch"
     body_start: list[str] = field(default_factory=list)
     counted: list[str] = field(default_factory=list)
-    """What counts the bodies that train."""
+    """Counter of the training bodies."""
     compute: list[str] = field(default_factory=lambda: ["loss = objective(model(batch), batch)"])
     backward: list[str] = field(default_factory=lambda: ["loss.backward()"])
     condition: str = ""
-    """When a body steps; "" for always."""
+    """Condition under which a body steps; "" for always."""
     before_step: list[str] = field(default_factory=list)
     step: list[str] = field(default_factory=lambda: ["optimizer.step()"])
     zero: list[str] = field(default_factory=lambda: ["optimizer.zero_grad()"])
@@ -110,23 +110,23 @@ class Draft:
     body_end: list[str] = field(default_factory=list)
     leave: list[str] = field(default_factory=list)
     traced: dict[str, str] = field(default_factory=dict)
-    """What the trace of a body holds besides loss and model: by name, the expression."""
+    """Trace entries of a body besides loss and model: expressions by name."""
     ends: dict[str, str] = field(default_factory=dict)
-    """What is compared at the end."""
+    """Values that are compared at the end."""
     passes: list[Loop] = field(default_factory=list)
-    """After the first one, in each epoch; one without a body trains too."""
+    """Passes after the first one in each epoch; one without a body trains too."""
 
     def give(self, kind: str, variable: str) -> None:
-        """Give a session ``variable``."""
+        """Pass ``variable`` to the session."""
         self.given.setdefault(kind, {})[variable] = variable
         self.ends[variable] = variable
 
     def stepping(self) -> list[str]:
-        """Return what a step is, with what comes with it."""
+        """Return the lines of a step, with everything around it."""
         return [*self.before_step, *self.step, *([] if self.zero_first else self.zero), *self.after_step]
 
     def training_body(self, site: str) -> list[str]:
-        """Return the body of a loop that trains."""
+        """Return the body of a training loop."""
         steps = self.stepping()
         traced = "".join(f", {name}={value}" for name, value in self.traced.items())
         place = "" if self.number == "epoch" else ", $number"
@@ -147,7 +147,7 @@ class Draft:
         return [line.replace("$site", site) for line in body]
 
     def text(self) -> str:
-        """Return the script, without its head."""
+        """Return the script without its header."""
         main = [*self.seeded, *self.data, *self.setup, *self._session()]
         if self.folds:
             main = [*block("def train(fold):", main), "", *block("for fold in range(2):", ["train(fold)"])]

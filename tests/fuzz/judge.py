@@ -1,4 +1,4 @@
-"""Whether a script's runs, whole and killed, keep what a session promises."""
+"""Checks whether a script's runs, uninterrupted and killed, keep the guarantees of a session."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ WAYS = {"KILL": 5, "TERM": 4, "STOP": 2, "USR1": 1, "INT": 1, "RAISE": 1, "EXIT"
 GRADIENTS = "gradients"
 """A component of checkpoints."""
 CONSEQUENCES = {"lost-peer", "cannot-join"}
-"""Slugs by which a rank says that another one has ended."""
+"""Slugs by which a rank reports that another one has ended."""
 
 
 @dataclass
 class Finding:
-    """What a script breaks."""
+    """A violation that a script shows."""
 
     kind: str
     text: str
@@ -33,7 +33,7 @@ class Finding:
 
     @property
     def kills(self) -> list[str]:
-        """The kills of the chain, without the attempts that nothing has killed."""
+        """The kills of the chain, without attempts that were not killed."""
         return [kill for kill in self.chain if "@" in kill or "~" in kill]
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class Finding:
 
 
 class Judge:
-    """Runs a case, and says what it finds."""
+    """Runs a case and reports violations."""
 
     def __init__(self, case: Case, folder: Path) -> None:
         self.case, self.folder = case, folder
@@ -50,10 +50,10 @@ class Judge:
         self.script = folder / "script.py"
 
     def examine(self, draw: random.Random, *, chains: int) -> Finding | None:
-        """Run the case whole, twice, and then killed: by its own chains, or as many drawn ones.
+        """Run the case uninterrupted, twice, and then killed: by its own chains, or as many random ones.
 
         Returns:
-            the first thing that is wrong; None if nothing is.
+            the first violation; None if there is none.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         self.script.write_text(self.case.text(), encoding="utf-8")
@@ -63,14 +63,14 @@ class Judge:
         if self.case.refused:
             return self._refused(whole)
         found = self._flaw(whole, []) or self._incomplete(whole) or self._undetermined()
-        if found or whole.failed:  # then it was refused, by what names such a part
+        if found or whole.failed:  # then it was refused with an error that names such a part
             return found
         for number, chain in enumerate(self.case.chains or [self._draw_chain(draw) for _ in range(chains)]):
             found = found or self._killed(chain, f"killed {number}")
         return found
 
     def _undetermined(self) -> Finding | None:
-        """Return what differs in a second whole run."""
+        """Return what differs in a second uninterrupted run."""
         self.content = content(self.folder / "whole")
         if self.case.undetermined:
             return None
@@ -101,7 +101,7 @@ class Judge:
         return attempt(self.script, self.folder / name, ranks=self.case.ranks, kill=kill)
 
     def _killed(self, chain: list[str], name: str) -> Finding | None:
-        """Run the script until each of ``chain`` has killed it, and then to its end."""
+        """Run the script until each kill of ``chain`` has taken place, and then to its end."""
         shutil.rmtree(self.folder / name, ignore_errors=True)
         seen: set[Place] = set()
         said = self._said(self.whole)
@@ -114,7 +114,7 @@ class Judge:
             if found := self._flaw(now, done):
                 return found
             differing = self._differing(now, resumed=is_saved)
-            if differing or (now.failed and not now.killed):  # the latter is a refusal that names what it is of
+            if differing or (now.failed and not now.killed):  # the latter is a refusal that names its subject
                 return self._silence(said, differing, done, now)
             seen |= now.trace.keys()
             if now.ended and self.case.undetermined:  # and nothing was saved before: a whole run of other numbers
@@ -129,7 +129,7 @@ class Judge:
         return _difference(now, self.whole, part=True)
 
     def _finished(self, name: str, said: list[str], seen: set[Place], done: list[str], now: Attempt) -> Finding | None:
-        """Hold that nothing was left out, and that the folder is as it would be."""
+        """Check that nothing was left out, and that the folder is as expected."""
         if missing := sorted(self.whole.trace.keys() - seen):
             return self._silence(said, f"{_name(missing[0])} never came", done, now)
         if content(self.folder / name) != self.content:
@@ -137,7 +137,7 @@ class Judge:
         return self._again(name, said, [*done, "again"])
 
     def _again(self, name: str, said: list[str], done: list[str]) -> Finding | None:
-        """Start a finished run once more: it ends at once, with the same weights."""
+        """Start a finished run again: it must end at once, with the same weights."""
         now = self._run(name)
         if found := self._flaw(now, done):
             return found
@@ -149,14 +149,14 @@ class Judge:
         return self._silence(said, differing, done, now) if differing else None
 
     def _silence(self, said: list[str], differing: str, done: list[str], now: Attempt) -> Finding | None:
-        """Return what is wrong if a result differs, and nothing has named what it depends on."""
+        """Return the violation if a result differs and no message has named the reason."""
         if said:
             return None
         kind = "differs" if self.case.is_exact else "differs unnamed"
         return Finding(kind, differing, done, now.output)
 
     def _flaw(self, now: Attempt, done: list[str]) -> Finding | None:
-        """Return what is wrong with an attempt by itself."""
+        """Return what is wrong with a single attempt."""
         if now.hung:
             return Finding("hangs", "", done, now.output)
         if now.twice:
@@ -175,7 +175,7 @@ class Judge:
         return Finding("not finished", f"exit code(s) {now.codes}", output=now.output)
 
     def _said(self, now: Attempt) -> list[str]:
-        """Return what an attempt says of the parts that cannot be restored."""
+        """Return an attempt's messages about parts that cannot be restored."""
         lines = [line for line in now.output.splitlines() if line.startswith("slipway: ")]
         return self._named(now) + [line for line in lines if any(name in line for name in self.case.listed)]
 
@@ -200,7 +200,7 @@ def _slugs(now: Attempt) -> list[str]:
 
 
 def _difference(now: Attempt, whole: Attempt, *, part: bool = False) -> str:
-    """Return the first result by which two attempts differ; a ``part`` may lack some."""
+    """Return the first result in which two attempts differ; a ``part`` may lack some."""
     for place, values in now.trace.items():
         if place not in whole.trace:
             return f"{_name(place)} does not come in the whole run"
@@ -220,9 +220,9 @@ def _name(place: Place) -> str:
 
 
 def content(folder: Path) -> dict[str, object]:
-    """Return what a run folder has come to, by file: records without times, and of the last checkpoint the objects.
+    """Return the contents of a run folder, by file: records without times, and the objects of the last checkpoint.
 
-    Not what a checkpoint says of the run's own course; nor gradients, which are saved only where they are needed.
+    Omits what a checkpoint records about the run's history, and gradients, which are saved only if they are needed.
     """
     found: dict[str, object] = {}
     for file in sorted(folder.rglob("checkpoints/latest")):

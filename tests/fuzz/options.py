@@ -1,8 +1,8 @@
-"""What random scripts are made of: by group, the options of which a script has one each.
+"""Building blocks of random scripts: groups of options; a script has one option of each group.
 
-An option is *exact*: a script of such options alone, killed anywhere, ends as one that was not, without a warning or
-refusal. Or it is *not restorable*: then a warning or refusal names it, or the check list of the first attempt does. Or
-it is *refused* at once. The first option of a group is its simplest: a script that fails is reduced to those.
+An option is *exact*: a script of only such options ends the same wherever it is killed, without a warning or refusal.
+Or it is *not restorable*: then a warning or refusal names it, or the check list of the first attempt does. Or it is
+*refused* at once. The first option of a group is its simplest: the shrinker reduces a failing script to those.
 """
 
 import random
@@ -14,10 +14,10 @@ from typing import Any
 from draft import Draft
 
 Plan = dict[str, str]
-"""By group, the name of the option."""
+"""Name of the option, by group."""
 Needs = Callable[[Plan], bool]
 REPLACED = {"compute", "backward", "step", "zero"}
-"""Lines of a draft that an option replaces; to others it adds."""
+"""Lines of a draft that an option replaces; it adds to all others."""
 
 
 @dataclass(frozen=True)
@@ -28,21 +28,21 @@ class Option:
     weight: int
     """How often it is drawn, relative to the others of its group."""
     places: dict[str, Any]
-    """What it writes, by attribute of Draft: text of one or more lines."""
+    """Text of one or more lines, by attribute of Draft."""
     change: Callable[[Draft, Plan], None] | None
-    """What it changes besides."""
+    """Other changes to the draft."""
     gives: tuple[str, ...]
-    """What it gives to the session: "kind variable"."""
+    """What it passes to the session: "kind variable"."""
     traces: dict[str, str]
-    """What the trace of a body holds, and that of the end."""
+    """Trace entries of a body and of the end."""
     needs: tuple[Needs, ...]
-    """Conditions on what was drawn before it."""
+    """Conditions on the options drawn before it."""
     may_say: tuple[str, ...]
-    """Slugs of warnings that are no fault: of a slow way, say."""
+    """Slugs of warnings that are not violations, for example about a slow method."""
     unrestorable: tuple[str, ...]
-    """Not restorable: one of these warnings or refusals comes, each "SLUG: what it names"."""
+    """Not restorable: one of these warnings or refusals appears, each "SLUG: what it names"."""
     listed: tuple[str, ...]
-    """Not restorable, and not to be detected: the check list of the first attempt names one of these."""
+    """Not restorable and not detectable: the check list of the first attempt names one of these."""
     refused: tuple[str, ...]
     """Refused at once, with one of these slugs."""
     undetermined: bool
@@ -100,21 +100,21 @@ def add(
 
 
 def has(group: str, *names: str) -> Needs:
-    """Return the condition that a plan has one of these options, or one that begins so."""
+    """Return the condition that a plan has one of these options, or one with this prefix."""
     return lambda plan: plan[group].startswith(names)
 
 
 def lacks(group: str, *names: str) -> Needs:
-    """Return the condition that it has none of them."""
+    """Return the condition that a plan has none of them."""
     return lambda plan: not plan[group].startswith(names)
 
 
 def draw_plan(draw: random.Random, without: Sequence[str] = ()) -> Plan:
-    """Draw a plan that has one option which is drawn first, so that each comes as often as any other.
+    """Draw a plan around one option that is drawn first, so that all options are equally frequent.
 
     Args:
-        draw: by which it is drawn.
-        without: beginnings of "group: option", of what is not to be drawn.
+        draw: random generator.
+        without: prefixes of "group: option" that must not be drawn.
     """
     every = [(group, name) for group, options in GROUPS.items() for name in options]
     allowed = {(group, name) for group, name in every if not f"{group}: {name}".startswith(tuple(without))}
@@ -127,7 +127,7 @@ def draw_plan(draw: random.Random, without: Sequence[str] = ()) -> Plan:
 
 
 def _draw(draw: random.Random, allowed: set[tuple[str, str]]) -> Plan:
-    """Draw an option of each group; the first, where no other fits."""
+    """Draw an option of each group; the first, if no other fits."""
     plan: Plan = {}
     for group, options in GROUPS.items():
         fitting = [found for found in options.values() if (group, found.name) in allowed and found.fits(plan)]
@@ -137,10 +137,10 @@ def _draw(draw: random.Random, allowed: set[tuple[str, str]]) -> Plan:
 
 
 def parse_plan(parts: Sequence[str]) -> Plan:
-    """Return the plan of parts that are named "group: option", and of the first options of the other groups.
+    """Return the plan of parts named "group: option", with the first options of the other groups.
 
     Raises:
-        ValueError: if one of them does not exist, or does not fit the others.
+        ValueError: if one of them does not exist or does not fit the others.
     """
     plan = settled(dict(part.split(": ", 1) for part in parts))
     if missing := [part for part in parts if part not in {f"{group}: {name}" for group, name in plan.items()}]:
@@ -149,7 +149,7 @@ def parse_plan(parts: Sequence[str]) -> Plan:
 
 
 def settled(plan: Plan) -> Plan:
-    """Return ``plan`` with the first option where another was left out, or does not fit."""
+    """Return ``plan`` with the first option wherever another one was left out or does not fit."""
     found: Plan = {}
     for group, options in GROUPS.items():
         name = plan.get(group, "")
@@ -158,7 +158,7 @@ def settled(plan: Plan) -> Plan:
 
 
 def differing(plan: Plan) -> Plan:
-    """Return what of ``plan`` is not the first option of its group."""
+    """Return the options of ``plan`` that are not the first of their group."""
     return {group: plan[group] for group, options in GROUPS.items() if plan[group] != next(iter(options))}
 
 

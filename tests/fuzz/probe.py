@@ -1,6 +1,6 @@
-"""What scripts of the fuzzer import: points at which an attempt is killed, a trace of what it computes, and data.
+"""Module that the fuzzer's scripts import: kill points, a trace of computed values, and data.
 
-By itself a script runs as any other: without FUZZ_TRACE nothing is traced, and without FUZZ_KILL nothing kills it.
+Without FUZZ_TRACE nothing is traced, and without FUZZ_KILL nothing is killed: the script then runs as any other.
 """
 
 import hashlib
@@ -20,11 +20,11 @@ RANK = int(os.environ.get("RANK", "0"))
 RANKS = int(os.environ.get("WORLD_SIZE", "1"))
 FOLDER = Path(os.environ.get("RUN_DIR", "runs/fuzz"))
 WIDTH = 4
-"""Numbers in a sample; the first is by the sample's own number."""
+"""Numbers in a sample; the first is its index."""
 
 
 class BrokenError(Exception):
-    """The script fails, as any may."""
+    """An error of the script."""
 
 
 class Probe:
@@ -48,7 +48,7 @@ class Probe:
         sys.addaudithook(self._audit)
 
     def _audit(self, event: str, args: tuple) -> None:
-        """Count what checkpoints, records and states are moved by; the rename itself does not happen any more."""
+        """Count the renames that move checkpoints, records and states. At a kill the rename does not happen."""
         if event != "os.rename" or os.getpid() != self._pid:
             return
         for name in ("rename", "latest") if str(args[1]).endswith("latest") else ("rename",):
@@ -83,22 +83,22 @@ _probe = Probe()
 
 
 def point(name: str) -> None:
-    """Pass a place of the script at which this attempt may be killed."""
+    """Mark a point of the script at which this attempt may be killed."""
     _probe.point(name)
 
 
 def trace(site: str, *place: int, **values: object) -> None:
-    """Note what was computed at a place of the run: the same in each attempt that comes by."""
+    """Record a value computed at a position of the run: the same in each attempt that reaches it."""
     _probe.write(site, [list(place), {name: summary(value) for name, value in values.items()}])
 
 
 def ended() -> None:
-    """Note that the script has come to its end, and how many points it has passed."""
+    """Record that the script has reached its end, and how many points it has passed."""
     _probe.write("ended", [_probe.passed, _probe.renamed["rename"], _probe.renamed["latest"]])
 
 
 def summary(value: object) -> object:
-    """Return a value as JSON in which another value shows."""
+    """Return a value as JSON that differs for different values."""
     for kind, summarize in SUMMARIES:
         if isinstance(value, kind):
             return summarize(value)
@@ -176,7 +176,7 @@ class Stream(IterableDataset):
 
 
 class Counters(dict):
-    """Numbers that a script counts, which a session restores."""
+    """Numbers that a script counts and a session restores."""
 
     state_dict = dict.copy
     load_state_dict = dict.update

@@ -1,4 +1,4 @@
-"""Reducing a script that fails: parts and kills are left out while what was found stays."""
+"""Reduces a failing script: it leaves out parts and kills while the violation stays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from judge import Finding, Judge
 from options import Plan, differing, settled
 
 TRIES = 6
-"""Runs that are drawn anew where the kills of the finding no longer show it."""
+"""New random runs if the kills of the finding no longer show it."""
 
 
 class Shrinker:
@@ -21,7 +21,7 @@ class Shrinker:
         self._plan, self._seed, self._found, self._folder = plan, seed, found, folder
 
     def shrink(self) -> tuple[Case, Finding]:
-        """Return the smallest case, and what is found of it."""
+        """Return the smallest case and its finding."""
         while sum(self._without(group) for group in differing(self._plan)):
             pass
         while any(self._killed(chain) for chain in _shorter(self._found.kills)):
@@ -39,7 +39,7 @@ class Shrinker:
         return self._still(self._plan, chain) and len(self._found.kills) <= len(chain)
 
     def _still(self, plan: Plan, chain: list[str]) -> bool:
-        """Return whether the same kind is found of ``plan`` too, and take it over then."""
+        """Return whether ``plan`` shows the same kind of violation, and keep it if so."""
         case = case_of(plan, "", [chain] if chain else [])
         found = Judge(case, self._folder).examine(random.Random(self._seed), chains=TRIES)
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Random scripts with a session, whole and killed (see __main__.py), what they have found, and that they can fail."""
+"""Random scripts with a session, uninterrupted and killed (see __main__.py), saved findings, and planted faults."""
 
 import contextlib
 import os
@@ -17,9 +17,9 @@ HERE = Path(__file__).resolve().parent
 KEPT, PLANTED = sorted(HERE.glob("cases/*.py")), sorted(HERE.glob("planted/*.py"))
 SHARDS = 2
 COUNT = 5
-"""Of scripts, in each shard of `make test`: a fixed number, so that each machine runs the same."""
+"""Scripts in each shard of `make test`: a fixed number, so that each machine runs the same."""
 MINUTES = 20
-"""Of all, in `make prove`, where COUNT does not say how many scripts."""
+"""Scripts in total, in `make prove`, unless COUNT sets their number."""
 
 
 def words(*flags):

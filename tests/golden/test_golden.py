@@ -1,8 +1,8 @@
-"""Some scripts against literal text, so that a change of a template is seen in review; all pairs against rules.
+"""Expected texts of some scripts, so that reviews show template changes; all spec and site pairs against rules.
 
-The committed scripts are compared with what their headers say they are.
+The committed scripts are compared with the output of the commands in their headers.
 
-`SLIPWAY_WRITE_GOLDEN=1 pytest tests/golden` writes the text anew.
+`SLIPWAY_WRITE_GOLDEN=1 pytest tests/golden` rewrites the expected texts.
 """
 
 import os
@@ -36,12 +36,13 @@ GOLDEN = [
     "split@example,placement=node-by-node",
     "split@gpu-per-task,placement=per-rank",
 ]
-"""SPEC@SITE[,SETTING]: with the committed scripts each scheduler, launcher, placement, backend, accelerator, way to
-resume and task once."""
+"""SPEC@SITE[,SETTING]: together with the committed scripts, these cover each scheduler, launcher, placement, backend,
+accelerator, way to resume and task.
+"""
 
 
 def pair_of(script):
-    """Return SPEC@SITE of a committed script, by the command in its header."""
+    """Return SPEC@SITE of a committed script, from the command in its header."""
     return "@".join(re.findall(r"jobscripts/(?:specs|sites)/([\w-]+)\.toml", origin_of(script.read_text())))
 
 
@@ -51,7 +52,7 @@ def in_the_project(monkeypatch):
 
 
 def text_of(pair, *, standalone=False):
-    """Return the script; or nothing, if the spec cannot run at the site."""
+    """Return the script, or nothing if the spec cannot run at the site."""
     spec, _, rest = pair.partition("@")
     site, *settings = rest.split(",")
     try:
@@ -87,7 +88,7 @@ def test_expected_and_committed_texts_hold_every_part():
 
 @pytest.fixture(scope="module")
 def rendered(tmp_path_factory):
-    """Return every spec at every site where it can run, as it is and standalone, in files of one folder."""
+    """Return every spec at every site where it can run, both plain and standalone, in files of one folder."""
     os.chdir(ROOT)
     folder = tmp_path_factory.mktemp("rendered")
     changed = [pair for pair in GOLDEN if "," in pair]
@@ -121,12 +122,12 @@ DEFAULT = r': "\$\{(\w+):='
 
 
 def code_of(text):
-    """Return Bash without its comments."""
+    """Return Bash code without its comments."""
     return re.sub(r"(?m)(^|\s)#.*$", "", text)
 
 
 def reached(script):
-    """Return the code of a standalone script without the functions that nothing in it calls."""
+    """Return the code of a standalone script without functions that it never calls."""
     functions = dict(re.findall(r"(?ms)^([a-z_]+)\(\) \{\n(.*?)^\}", script))
     found, new = set(), [re.sub(r"(?ms)^[a-z_]+\(\) \{\n.*?^\}", "", script)]
     texts = []
@@ -174,7 +175,7 @@ def test_each_setting_of_a_script_is_read_by_what_it_calls(rendered):
 
 @pytest.mark.slow
 def test_shellcheck_finds_nothing_and_no_variable_is_unset(rendered):
-    """In a standalone script shellcheck sees all of it: every variable has to be assigned somewhere."""
+    """In a standalone script shellcheck sees the whole code: each variable must be assigned somewhere."""
     rules = ["--norc", "--exclude=SC1090,SC1091,SC2015,SC2016,SC2034,SC2329"]  # as in jobscripts/.shellcheckrc
     done = subprocess.run(["shellcheck", *rules, *examples(rendered)], capture_output=True, text=True, check=False)
     found = [line for line in re.findall(r"SC\d+ .*", done.stdout) if "hare " not in line]

@@ -1,4 +1,4 @@
-"""The images of one variant, as `make image` built them, and who runs them: root, or an ordinary user."""
+"""Fixtures: images of one variant, built by `make image`, and the users who run them: root, or an ordinary user."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ IMAGES = (f"slipway-{VARIANT}.sif", f"slipway-{VARIANT}-docker.sif")
 
 @dataclass(frozen=True)
 class Runner:
-    """An apptainer, an image it can run, and the words that come before both."""
+    """An apptainer, an image that it can run, and the command line prefix of both."""
 
     apptainer: str
     image: str
@@ -30,7 +30,7 @@ class Runner:
         return [*self.prefix, self.apptainer, action, *rest]
 
     def environment(self) -> dict[str, str]:
-        """Return what a fresh login has; above all, nothing of the test's own Python."""
+        """Return the environment of a fresh login, in particular without the test's own Python."""
         return {"HOME": str(self.home), "PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 
     def run(self, action: str, *rest: str, env: dict[str, str] | None = None, limit: float = 240):
@@ -58,7 +58,7 @@ def built(name: str) -> Path:
 
 @pytest.fixture(scope="session")
 def variant() -> str:
-    """Return the variant of the images: that of SLIPWAY_TEST_IMAGE, or cpu."""
+    """Return the images' variant: SLIPWAY_TEST_IMAGE, or cpu."""
     return VARIANT
 
 
@@ -70,10 +70,10 @@ def pinned(variant) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def scratch() -> Iterator[Path]:
-    """Yield a folder that any user may enter and write to: pytest's own are for root alone."""
+    """Yield a folder that any user may enter and write to: pytest's own are only for root."""
     with tempfile.TemporaryDirectory(prefix="slipway-image.", dir="/var/tmp") as name:
         path = Path(name)
-        path.chmod(0o1777)  # as /tmp: job scripts refuse one where others can rename their folders
+        path.chmod(0o1777)  # like /tmp: job scripts refuse a folder in which others can rename theirs
         yield path
 
 
@@ -84,14 +84,14 @@ def root(request, apptainer, tmp_path) -> Runner:
 
 @pytest.fixture(scope="session")
 def user(apptainer, scratch) -> Runner:
-    """Return an ordinary user of one of the images, who got Apptainer by build/apptainer as anybody would."""
+    """Return an ordinary user of one of the images, who installed Apptainer with build/apptainer."""
     home = scratch / "home"
     tools = home / "build"
     tools.mkdir(parents=True)
     for script in ("apptainer", "apptainer-wrapper", "debs"):
         shutil.copy(ROOT / "build" / script, tools)
     prefix = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
-    # Mounting a SIF takes /dev/fuse, which some machines keep for root; a folder always works.
+    # Mounting a SIF needs /dev/fuse, which some machines reserve for root; a folder always works.
     folder = home / "image"
     subprocess.run([apptainer, "build", "--sandbox", folder, built(IMAGES[0])], check=True, capture_output=True)
     subprocess.check_call(["chown", "-R", f"{NOBODY}:{NOBODY}", home])
@@ -102,7 +102,7 @@ def user(apptainer, scratch) -> Runner:
 
 @pytest.fixture(params=["root", pytest.param("root, by Dockerfile", marks=pytest.mark.prove), "user"])
 def anyone(request, apptainer, tmp_path) -> Runner:
-    """Return root with either image, of which `make test` takes one, then the user."""
+    """Return root with either image (`make test` uses one), then the user."""
     if request.param == "user":
         return request.getfixturevalue("user")
     return Runner(apptainer, str(built(IMAGES[request.param != "root"])), tmp_path)

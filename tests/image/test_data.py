@@ -1,4 +1,4 @@
-"""One file in place of many: a ZIP archive, a squashfs image and a tar as data of a job, in the real image."""
+"""A single file instead of many: a ZIP archive, a squashfs image and a tar as data of a job, in the real image."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ IMAGES = 84
 
 @pytest.fixture(scope="module")
 def mksquashfs(apptainer) -> str:
-    """Return the path of mksquashfs: that of the machine, or the one that Apptainer has for itself."""
+    """Return the path of mksquashfs: the machine's, or Apptainer's own."""
     own = Path(apptainer).parents[1] / "libexec" / "apptainer" / "bin"
     found = shutil.which("mksquashfs", path=f"{os.environ['PATH']}:{own}")
     assert found, f"no mksquashfs on PATH or in {own}: apt-get install squashfs-tools"
@@ -30,7 +30,7 @@ def mksquashfs(apptainer) -> str:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory, mksquashfs) -> dict[str, Path]:
-    """Return the same data as a folder, and in files of each kind, each on a "shared disk" of its own."""
+    """Return the same data as a folder, and in files of each kind, each on a separate "shared disk"."""
     disk = tmp_path_factory.mktemp("shared")
     folder = disk / "folder" / "aerial"
     words = [sys.executable, "-m", "trainer", "make-data", "aerial", folder, "--per-class", str(IMAGES // 21)]
@@ -44,7 +44,7 @@ def data(tmp_path_factory, mksquashfs) -> dict[str, Path]:
     ):
         (disk / kind).mkdir()
         found[kind] = disk / kind / name
-    # as docs/data.md says it
+    # as in docs/data.md
     subprocess.run([sys.executable, "-m", "trainer", "pack", folder, found["zip"]], check=True, capture_output=True)
     subprocess.run([mksquashfs, folder, found["squashfs"], "-quiet"], check=True, capture_output=True)
     for kind in ("tar", "tar.gz"):
@@ -54,7 +54,7 @@ def data(tmp_path_factory, mksquashfs) -> dict[str, Path]:
 
 
 class Job:
-    """ddp.sh with two ranks in the image, on a local disk of its own."""
+    """ddp.sh with two ranks in the image, on its own local disk."""
 
     def __init__(self, folder: Path, disk: Path, apptainer: str, image: Path) -> None:
         self.folder = folder
@@ -140,5 +140,5 @@ def test_a_damaged_squashfs_image_ends_the_job_before_training(job, data, tmp_pa
     if harm == "cut":
         assert_error(done.stderr, "bad-data-file", path, " 5000 ")
     else:
-        assert slugs(done.stderr)[-1:] == ["node-not-ready"]  # after what the node says
+        assert slugs(done.stderr)[-1:] == ["node-not-ready"]  # after the node's message
     assert list(job.disk.iterdir()) == []

@@ -1,4 +1,4 @@
-"""A site whose run folders the group may read: a job of one user, looked at by another one of the group."""
+"""A site with group-readable run folders: another member of the group reads one user's job."""
 
 import os
 import shutil
@@ -12,15 +12,15 @@ import pytest
 from support import ROOT, status
 
 GROUP = 4711
-"""Of the project, to which both belong besides their own."""
+"""The project's group, of which both are members besides their own."""
 COLLEAGUE = ("setpriv", "--reuid=65533", "--regid=65533", f"--groups={GROUP}")
 CLOSED = ("(", "-not", "-readable", "-o", "-type", "d", "-not", "-executable", ")")
-"""What find(1) finds that its user cannot read, or enter."""
+"""Files and folders that find(1)'s user cannot read or enter."""
 
 
 @pytest.fixture
 def project(user):
-    """Return a folder of the project's group, in which new files are of that group."""
+    """Return a folder of the project's group, in which new files get that group."""
     folder = user.home / "project"
     folder.mkdir()
     os.chown(folder, 0, GROUP)

@@ -1,4 +1,4 @@
-"""What an image promises to whoever runs it, as root and as an ordinary user."""
+"""Properties of an image, checked as root and as an ordinary user."""
 
 import errno
 import json
@@ -12,7 +12,7 @@ from messages import assert_names
 from support import ROOT
 
 MOST_MB = {"cpu": 440, "cuda": 3200, "cuda12": 4400}
-"""A package that nothing needs shows here first."""
+"""Limit that reveals unneeded packages."""
 
 
 def test_smoke(root, variant, pinned):

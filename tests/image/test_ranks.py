@@ -1,4 +1,4 @@
-"""Several ranks: within one container, and by the host's mpirun with a container a rank, Open MPI 4.1 on both sides."""
+"""Several ranks: in one container, or under the host's mpirun with a container per rank, both with Open MPI 4.1."""
 
 import itertools
 import json
@@ -15,7 +15,7 @@ DIGITS = ROOT / "configs" / "digits.toml"
 MPIRUN = ["-np", "2", "--oversubscribe", "--bind-to", "none"]
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
-# A large message: it is the first to hang where ranks cannot read each other's memory. The size: ranks that do not find
+# A large message is the first to hang if ranks cannot read each other's memory. The size: ranks that do not find
 # their launcher all end well, as rank 0 of 1.
 ALLREDUCE = """
 import horovod.torch as hvd, torch
@@ -28,7 +28,7 @@ assert torch.all(total == 3)
 
 @pytest.fixture(scope="session")
 def mpirun(scratch) -> tuple[dict[str, str], str]:
-    """Return the variables and the path of Debian's mpirun, unpacked if this machine does not have it."""
+    """Return the variables and the path of Debian's mpirun, unpacked if this machine lacks it."""
     system = Path("/usr/bin/mpirun.openmpi")
     if system.exists():
         return {}, str(system)
@@ -39,9 +39,9 @@ def mpirun(scratch) -> tuple[dict[str, str], str]:
 
 
 def outside(anyone, mpirun, *payload: str, binds: tuple[str, ...] = ()) -> subprocess.CompletedProcess:
-    """Run ``payload`` as two ranks of the host's mpirun, each in a container of its own."""
+    """Run ``payload`` as two ranks of the host's mpirun, each in its own container."""
     variables, program = mpirun
-    # Each rank of an ordinary user gets a user namespace of its own, unless they share one.
+    # Each rank of an ordinary user gets its own user namespace unless they share one.
     shared = ["--sharens"] if anyone.prefix else []
     # The host's OPAL_PREFIX means nothing inside.
     ranks = ["env", "--unset=OPAL_PREFIX", anyone.apptainer, "exec", *shared, *binds, anyone.image, *payload]
@@ -64,7 +64,7 @@ def test_every_rank_in_a_container_of_its_own_finds_the_others(anyone, mpirun):
 
 @pytest.fixture
 def job(anyone, request) -> Path:
-    """Return a job folder that holds a configuration, as whoever runs the image may write to it."""
+    """Return a job folder that holds a configuration, writable for the user who runs the image."""
     folder = anyone.home / re.sub(r"\W", "-", request.node.name)
     folder.mkdir()
     folder.chmod(0o777)
@@ -78,7 +78,7 @@ def trainer(backend: str, job: Path) -> list[str]:
 
 
 def trained(job: Path, done: subprocess.CompletedProcess) -> None:
-    """Check that two ranks have trained together."""
+    """Assert that two ranks have trained together."""
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads((job / "run" / "status.json").read_text())["state"] == "done"
     assert json.loads((job / "run" / "run.json").read_text())["world_size"] == 2
@@ -86,7 +86,7 @@ def trained(job: Path, done: subprocess.CompletedProcess) -> None:
 
 LAUNCHERS = ("torchrun", "horovodrun --gloo", "mpirun")
 SHORT = {("user", "torchrun"), ("root", "horovodrun --gloo"), ("user", "mpirun")}
-"""Pairs that `make test` runs; the product is `make prove`'s."""
+"""Pairs that `make test` runs; `make prove` runs the product."""
 
 
 def cases():

@@ -1,4 +1,4 @@
-"""Registries, unmodified names included: a real one on loopback, which registries.conf names as docker.io's mirror."""
+"""Pulls by registry and by unmodified names: a real registry on loopback, docker.io's mirror in registries.conf."""
 
 import os
 import re
@@ -42,7 +42,7 @@ class Registry:
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory, base) -> Iterator[Registry]:
-    """Yield a registry that holds the base, and a home folder whose registries.conf knows it."""
+    """Yield a registry that holds the base, and a home folder whose registries.conf lists it."""
     folder = tmp_path_factory.mktemp("registry")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -53,7 +53,7 @@ def registry(tmp_path_factory, base) -> Iterator[Registry]:
     conf.write_text(MIRROR.format(port=port))
     caches = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     cache = os.environ.get("SLIPWAY_CACHE", str(caches / "slipway"))
-    # A scratch folder of its own, or buildah would find the base among its own images and never ask.
+    # A separate scratch folder, or buildah would find the base among its own images and never query the registry.
     ours = Registry(
         port, os.environ | {"HOME": str(folder), "SLIPWAY_CACHE": cache, "SCRATCH": str(folder / "scratch")}
     )
@@ -124,7 +124,7 @@ def machine() -> tuple[list[str], list[str]]:
 
 
 def test_the_plain_commands_make_an_image(registry, apptainer, stubs):
-    """Nothing but what README says, and install scripts that do nothing."""
+    """Only the README's commands, with install scripts that do nothing."""
     done = registry.run(ROOT / "build/buildah", "bud", "--tag", "slipway", ".", tree=stubs)
     assert done.returncode == 0, done.stderr
     done = registry.run(apptainer, "build", "slipway.sif", "apptainer.def", tree=stubs)
@@ -167,7 +167,7 @@ def test_pull_leaves_nothing_where_there_is_no_image(registry, tree):
 
 @pytest.mark.prove
 def test_a_published_image_of_plain_torch(registry, apptainer, machine, base, tree):
-    """A script of one's own runs in it; our trainer says what it lacks."""
+    """A user script runs in it; the trainer names the missing packages."""
     words, folders = machine
     steps = [
         "apt-get -qq update && apt-get -qq install --no-install-recommends python3-venv >/dev/null",

@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture
 def signed(root, tmp_path):
-    """Return a signed copy of the image, and the folder of the key that signed it."""
+    """Return a signed copy of the image, and the folder with the signing key."""
     copy = tmp_path / "signed.sif"
     shutil.copy(root.image, copy)
     keys = {"APPTAINER_KEYSDIR": str(tmp_path / "keys")}

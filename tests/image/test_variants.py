@@ -1,4 +1,4 @@
-"""Images for GPUs pass what the CPU image passes, on this machine's CPUs: `make test-image VARIANT=...`."""
+"""GPU images pass the tests of the CPU image, on this machine's CPUs: `make test-image VARIANT=...`."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Bad input gets one line: what, where, what to do; and nothing half-made is left."""
+"""Bad input gets a one-line error (what, where, what to do), and leaves nothing half-made."""
 
 import os
 import re
@@ -15,14 +15,14 @@ from messages import assert_names
 from support import ROOT, unshared
 
 NOTICE = re.compile(r"build/(debs: fetching|base: .*; making) ")
-"""Standard error of a build that goes well holds such lines too."""
+"""Standard error of a successful build contains such lines too."""
 
 
 VARIANTS = " ".join(sorted(path.stem for path in (ROOT / "containers" / "pins").glob("*.env")))
 
 
 def answer(*words: str | Path, tree: Path = ROOT, limit: float = 120, **env: str) -> str:
-    """Run what must fail and return the one line that it says."""
+    """Run a command that must fail and return its one-line error."""
     done = subprocess.run(
         words, cwd=tree, env=os.environ | env, capture_output=True, text=True, timeout=limit, check=False
     )
@@ -73,7 +73,7 @@ def test_a_compute_node_is_not_taken_for_a_whole_slurm(tmp_path):
 def test_a_pin_that_does_not_exist(tree):
     pins = tree / "containers" / "pins" / "cpu.env"
     pins.write_text(pins.read_text().replace("TORCH_VERSION=2.", "TORCH_VERSION=99."))
-    script = 'python() { /bin/false; }; export -f python; exec "$0"'  # pip's own words come before ours
+    script = 'python() { /bin/false; }; export -f python; exec "$0"'  # pip's own messages come before ours
     line = answer("bash", "-c", script, tree / "containers/install/20-torch.sh", VARIANT="cpu")
     assert_names(line, "20-torch: ", "torch 99.", "PIP_FIND_LINKS")
 
@@ -88,7 +88,7 @@ def test_pull_of_something_else():
 
 @pytest.fixture(scope="module")
 def scratch(tmp_path_factory) -> str:
-    """Return a SCRATCH of the tests' own: a build prunes the layers of those before it."""
+    """Return a SCRATCH only for these tests: a build prunes the layers of earlier ones."""
     return str(tmp_path_factory.mktemp("scratch"))
 
 
@@ -233,5 +233,5 @@ def test_nothing_is_left_of_a_build_that_is_stopped(stubs, base_archive, scratch
         time.sleep(0.05)
     assert not processes(scratch)
     assert scratch not in Path("/proc/mounts").read_text()
-    if number != signal.SIGKILL:  # what is left then, the next build removes
+    if number != signal.SIGKILL:  # the next build removes what is left then
         assert not (Path(scratch) / "slipway-work").exists()

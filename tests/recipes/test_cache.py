@@ -1,4 +1,4 @@
-"""Where builds keep Apptainer's cache, with an Apptainer that only records its environment."""
+"""Location of Apptainer's cache in builds, with a stub of Apptainer that records its environment."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What Horovod says to nvcc, in Clang's words; what Clang says to CUDA 12's fatbinary, in CUDA 13's."""
+"""Translation of Horovod's nvcc options into Clang's, and of Clang's fatbinary options for CUDA 12 into CUDA 13's."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ from support import ROOT
 
 @pytest.fixture
 def home(tmp_path):
-    """Return a CUDA_HOME whose programs, and a Clang 0 on PATH, print their names and words, one a line."""
+    """Return a CUDA_HOME whose programs, and a Clang 0 on PATH, print their names and arguments, one per line."""
     folder = tmp_path / "cuda" / "bin"
     folder.mkdir(parents=True)
     for name in ("nvcc", "fatbinary"):

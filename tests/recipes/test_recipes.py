@@ -1,4 +1,4 @@
-"""Dockerfile and apptainer.def say the same, as spython reads them, and their defaults are the pins."""
+"""Dockerfile and apptainer.def are equivalent as spython reads them, and their defaults are the pins."""
 
 import os
 import re
@@ -17,7 +17,7 @@ DEFINITION = (ROOT / "apptainer.def").read_text()
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 
 ONLY_APPTAINER = {"BOOTSTRAP", "BIND_TARGETS"}
-"""Where a base comes from is part of its name for Docker; only Apptainer needs bind targets to exist."""
+"""For Docker the name of a base includes its source; only Apptainer needs existing bind targets."""
 
 
 VARIANTS = sorted(path.stem for path in (ROOT / "containers" / "pins").glob("*.env"))
@@ -46,7 +46,7 @@ def docker():
 
 @pytest.fixture(scope="module")
 def apptainer(tmp_path_factory):
-    # spython knows no templates: {{ X }} becomes ${X}, as in Dockerfile. `Bootstrap:` must be a word that it knows.
+    # spython has no templates: {{ X }} becomes ${X}, as in Dockerfile. `Bootstrap:` must be a word that it knows.
     text = DEFINITION.replace("{{ BOOTSTRAP }}", ARGUMENTS["BOOTSTRAP"]).replace(
         "{{ BASE_IMAGE }}", ARGUMENTS["BASE_IMAGE"]
     )
@@ -114,7 +114,7 @@ def test_base_is_dated_and_its_digest_is_whole_if_there(variant):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_variants_share_their_python_packages(variant):
-    """What both locks hold is the same in both, so that a result depends on CUDA alone."""
+    """Packages in both locks have equal versions, so that a result depends only on CUDA."""
     cpu, other = versions("cpu"), versions(variant)
     assert cpu == {name: other.get(name) for name in cpu}
 
@@ -137,7 +137,7 @@ def test_the_cuda_of_the_pins_is_that_of_torch(variant):
 
 @pytest.mark.parametrize("variant", ["cuda", "cuda12"])
 def test_the_nccl_of_an_image_finds_the_gid_of_roce(variant):
-    """From 2.21 on: docs/sites.md and the site roce say so."""
+    """From 2.21 on, according to docs/sites.md and the site roce."""
     (nccl,) = [version for name, version in versions(variant).items() if name.startswith("nvidia-nccl-")]
     assert tuple(map(int, nccl.split(".")[:2])) >= (2, 21)
 
@@ -153,7 +153,7 @@ def test_locks_of_what_is_no_variant(named, values):
 
 
 def test_builds_get_the_configuration_of_pip_install(tmp_path):
-    """Of the sections of a file [install] precedes [global], others do not count; variables precede both."""
+    """[install] takes precedence over [global], other sections do not count; variables take precedence over both."""
     lines = [f"[{name}]\nindex-url = https://{name}.example\n" for name in ("global", "install", "download")]
     more = "[install]\nextra-index-url =\n    https://one.example\n    https://two.example\n"
     (tmp_path / "pip.conf").write_text("".join(lines).replace("[install]\n", more))
@@ -170,7 +170,7 @@ def test_builds_get_the_configuration_of_pip_install(tmp_path):
 
 
 def test_the_definition_of_further_packages_adds_them_and_replaces_none(tmp_path):
-    """Its %post runs here, in this environment: with a package that is there, and with another version of torch."""
+    """Its %post runs here, in this environment: with an installed package, and with another version of torch."""
     page = (ROOT / "docs" / "images.md").read_text()
     head, post = re.search(r"```\n(Bootstrap: .*?)\n\n%post\n(.*?)```", page, re.DOTALL).groups()
     assert head == "Bootstrap: localimage\nFrom: slipway.sif"
@@ -180,7 +180,7 @@ def test_the_definition_of_further_packages_adds_them_and_replaces_none(tmp_path
         script = post.replace("pip install", "pip install --dry-run --no-index").replace("einops", package)
         done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
         assert done.returncode == code, done.stderr
-    # a machine may have constraints of its own besides, which pip merges: torch<=2.14,==2.13.0
+    # a machine may also have its own constraints, which pip merges: torch<=2.14,==2.13.0
     assert re.search(r"The user requested \(constraint\) torch\S*==", done.stdout + done.stderr)
 
 
@@ -196,7 +196,7 @@ def test_install_scripts_are_numbered_short_and_executable():
 
 @pytest.mark.parametrize("unpacked", [True, False])
 def test_buildah_reads_the_policy_that_is_there(tmp_path, unpacked):
-    """Where Podman is installed, Debian's buildah is unpacked without the policy that both need."""
+    """If Podman is installed, Debian's buildah is unpacked without the policy that both need."""
     programs, root = tmp_path / "bin", tmp_path / "root"
     policy = root / "etc" / "containers" / "policy.json"
     for folder in (programs, root / "usr" / "bin", policy.parent):

@@ -1,4 +1,4 @@
-"""What the tests of jobscripts/lib share: the state of a job script, programs as stubs, and what it said."""
+"""Helpers for the tests of jobscripts/lib: a job script's state, stub programs, and checks of messages."""
 
 import os
 import struct
@@ -45,18 +45,18 @@ SLIPWAY_NODES=2 SLIPWAY_WAIT_SECONDS=9 SLIPWAY_MAX_RESTARTS=3 SLIPWAY_SPARES=0 a
 healthy_nodes=(n1 n2) lost_nodes=() restarts=0 restarts_without_progress=0 failed='' first_step=0
 mkdir --parents disk run/logs/2
 """
-"""What a script has set before any of its calls."""
+"""State that a script has before it calls any function."""
 
 ANSWER = """answer() { printf '%s\\0' $(($# + 1)) "${@:2}" end >"$1"; }; """
-"""How a stub of Python answers a job script: FILE WORD... (answer.py)."""
+"""How a Python stub answers a job script: FILE WORD... (answer.py)."""
 ADDRESS_ANSWER = ANSWER + """echo "${@:3}" >>"$HOME/asked"; """
-"""The same, of head_address.py, whose words are kept."""
+"""The same for head_address.py, whose arguments are recorded."""
 SRUN = 'while [[ $1 == --* ]]; do shift; done; exec "$@"'
-"""A stub of srun that starts the command here."""
+"""A stub of srun that runs the command here."""
 
 
 class Done(NamedTuple):
-    """How a script of Bash ended."""
+    """Result of a Bash script."""
 
     code: int
     out: str
@@ -64,7 +64,7 @@ class Done(NamedTuple):
 
 
 def run(*words, **env):
-    """Run a program in an environment of nothing but PATH and these variables."""
+    """Run a program with only PATH and these variables in its environment."""
     return subprocess.run(
         words, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin", **env}, timeout=600, check=False
     )
@@ -86,7 +86,7 @@ def assert_dies(done, slug, *values, code=78, lines=1):
 
 
 def assert_ended(done, slug, *values, out=""):
-    """Assert that a script died with this error; or, if that is empty, that it ended well and gave no message."""
+    """Assert that a script died with this error; or, if that is empty, that it succeeded without a message."""
     if slug:
         assert_dies(done, slug, *values)
     else:
@@ -94,7 +94,7 @@ def assert_ended(done, slug, *values, out=""):
 
 
 def give_rights(path, user, rights, kind="access"):
-    """Give a user rights to a file by an ACL; kind "default": to the files that a folder gets later."""
+    """Give a user permissions on a file by an ACL; kind "default": on new files of a folder."""
     mine, others = (6, 4) if kind == "access" else (7, 5)
     entries = [(1, mine, -1), (2, rights, user), (4, others, -1), (0x10, rights | others, -1), (0x20, others, -1)]
     acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
@@ -105,7 +105,7 @@ def give_rights(path, user, rights, kind="access"):
 
 
 def wait_until(holds):
-    """Wait until a condition holds, for 60 s at most."""
+    """Wait up to 60 s for a condition."""
     deadline = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < deadline

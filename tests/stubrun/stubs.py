@@ -1,4 +1,4 @@
-"""Scripts run by Bash with programs that record their words (bin/stub): the project they run in, and how they end."""
+"""Runs job scripts in Bash with stub programs that record their arguments (bin/stub)."""
 
 import os
 import re
@@ -20,24 +20,24 @@ SCRIPTS = ROOT / "jobscripts"
 STUBS = Path(__file__).parent / "bin"
 
 HOSTILE = "a b 'c' \"d\", e:f $(id) * \\ [x"
-"""A folder's name, as hostile as file systems allow."""
+"""A folder name as hostile as file systems allow."""
 PBS_SITES = {"pbs", "torque"}
 GONE = 30.0
-"""Seconds in which whatever a script started has to end."""
+"""Seconds in which everything that a script started must end."""
 
 DONE = {"STUB_VERDICT": "done 9 trained"}
 WAIT = 'touch "$STUB_LOG.up"; while [ ! -e "$STUB_LOG.go" ]; do sleep 0.05; done'
-"""For STUB_ON_TRAIN: wait, deaf to signals of the scheduler, until the test says go: a rank at its last save."""
+"""For STUB_ON_TRAIN: wait, ignoring signals of the scheduler, until the test continues it: a rank at its last save."""
 JOIN = 'echo 4 >"$RUN_DIR/logs/$TRAINER_ATTEMPT/world.node1.7"'
-"""What a script does whose four ranks join each other, for STUB_ON_TRAIN."""
+"""Code of a script whose four ranks join each other, for STUB_ON_TRAIN."""
 USED = re.compile(r"(?m)^[\w.-]+: .* = .*-hours.*$")
-"""The line that says what an attempt has used."""
+"""The line that reports what an attempt has used."""
 OUT_OF_TIME = {"STUB_VERDICT": "out-of-time 9 time-limit"}
 
 
 @dataclass(repr=False)
 class Ended:
-    """A script that has ended, and what the stubs saw."""
+    """Result of a script, and the calls that the stubs recorded."""
 
     code: int
     err: str
@@ -54,7 +54,7 @@ class Ended:
 
     @property
     def notes(self) -> list[str]:
-        """Return what the script said, without what it says in every attempt."""
+        """Return the script's messages, without those of every attempt."""
         always = re.compile(
             r"[\w.-]+: (?!error\[|warning\[).*"
             r"(\(sha256 \w+\)|: \w+=\$?'|\d+ .*rank(\(s\),|s?) .*\d+ .*(node|GPU)|on the CPU|= [\d.]+ \S+-hours)"
@@ -62,29 +62,29 @@ class Ended:
         return [line for line in self.err.splitlines() if not always.match(line)]
 
     def assert_refused(self, slug: str, *values: object) -> None:
-        """Check that it ended with exit code 78, and one line: the error that names these values."""
+        """Assert exit code 78 and a one-line error that names these values."""
         assert (self.code, len(self.notes)) == (78, 1), self
         assert_error(self.err, slug, *values)
 
     @property
     def requeues(self) -> list[int]:
-        """Return the numbers with which the warning of a requeue ends: which one it is, and how many there may be."""
+        """Return the numbers at the end of the requeue warning: the requeue's number and the limit."""
         [text] = [message.text for message in messages(self.err) if message.slug == "requeued"]
         return [int(number) for number in re.findall(r"\d+", text)][-2:]
 
     @property
-    def way_on(self) -> list[str]:
-        """Return the words of the command that continues the run, with which the last line ends."""
+    def continuation_words(self) -> list[str]:
+        """Return the words of the command that continues the run, which end the last line."""
         return shlex.split(re.search(r"(?<= )(bash|sbatch|qsub) .*", self.err.splitlines()[-1])[0])
 
     @property
     def requeued(self) -> bool:
-        """Return whether the script put itself back into Slurm's queue."""
+        """Return whether the script requeued itself in Slurm."""
         return any(words[1] == "requeue" for words in self.of("scontrol"))
 
 
 def read_env(path: Path) -> dict[str, str]:
-    """Return what ``env --null`` wrote."""
+    """Return the output of ``env --null``."""
     if not path.exists():
         return {}
     return dict(item.split("=", 1) for item in path.read_text(errors="surrogateescape").split("\0") if item)
@@ -100,7 +100,7 @@ class Project:
 
     @property
     def log(self) -> Path:
-        """Return where the stubs record their calls."""
+        """Return the path where the stubs record their calls."""
         return self.spool / "calls"
 
     @property
@@ -109,11 +109,11 @@ class Project:
         return Path(f"{self.log}.up")
 
     def go(self) -> None:
-        """Let a stub that waits continue."""
+        """Let a waiting stub continue."""
         Path(f"{self.log}.go").touch()
 
     def on_disk(self) -> list[Path]:
-        """Return what is on the local disk."""
+        """Return the files on the local disk."""
         return list((self.folder / "disk").iterdir())
 
     def render(self, spec: str, site: str, *settings: str) -> Path:
@@ -125,7 +125,7 @@ class Project:
         return path
 
     def environment(self, script: Path, /, *arguments: str, **env: str | None) -> dict[str, str]:
-        """Return what a scheduler gives to ``script``; None in ``env`` takes something away."""
+        """Return the environment that a scheduler gives to ``script``; None in ``env`` removes a variable."""
         fixed = {
             "PATH": f"{STUBS}:/usr/bin:/bin",
             "HOME": str(self.spool),
@@ -171,7 +171,7 @@ class Project:
         words = [str(path), *(() if is_pbs(path) else arguments)]
         # STUB_SCRIPT_PID is the script's, for stubs that send it signals.
         words = ["bash", "-c", 'export STUB_SCRIPT_PID=$$; exec "$@"', "-", *words]
-        words = ["env", "--default-signal=INT", *words]  # which tests that run in the background ignore
+        words = ["env", "--default-signal=INT", *words]  # which tests ignore if they run in the background
         process = subprocess.Popen(
             words,
             cwd=cwd or (self.spool if is_pbs(path) else self.folder),
@@ -191,7 +191,7 @@ class Project:
 
 @dataclass(repr=False)
 class Started:
-    """A script under way."""
+    """A running script."""
 
     process: "subprocess.Popen[bytes]"
     project: Project
@@ -213,7 +213,7 @@ class Started:
         return Ended(code if code >= 0 else 128 - code, err.decode(errors="surrogateescape"), calls, env, self.run_dir)
 
     def until(self, path: Path, limit: float = 300.0) -> None:
-        """Wait until a file is there."""
+        """Wait until a file exists."""
         deadline = time.monotonic() + limit
         while not path.exists():
             assert self.process.poll() is None, f"ended before {path.name}: {self.process.communicate()[1].decode()}"
@@ -226,13 +226,13 @@ class Started:
         send(self.process.pid, number)
 
     def kill(self) -> None:
-        """Kill whatever is left of its session."""
+        """Kill all remaining processes of its session."""
         for pid in session_of(self.process.pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     def left(self) -> dict[int, str]:
-        """Return what of it still runs after a while: processes of its session, with their command lines."""
+        """Return the command lines of processes of its session that still run after a while."""
         deadline = time.monotonic() + GONE
         while (found := session_of(self.process.pid)) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -258,12 +258,12 @@ def is_pbs(script: Path) -> bool:
 
 
 def is_single(script: Path) -> bool:
-    """Return whether a script is for one process, on one node."""
+    """Return whether a script is for one process on one node."""
     return script.name == "single.job" or (script.name == "job.sh" and "script_name=single.job" in script.read_text())
 
 
 def make_project(folder: Path, spool: Path) -> Project:
-    """Make what scripts need in their folder of submission."""
+    """Create the files that scripts need in their submission folder."""
     (folder / "configs").mkdir(parents=True)
     for name in ("digits", "split-toy"):
         (folder / "configs" / f"{name}.toml").write_text("epochs = 1\n")
@@ -279,25 +279,25 @@ def make_project(folder: Path, spool: Path) -> Project:
 
 
 def payload_of(ended: Ended) -> list[str]:
-    """Return the words of the innermost process that trains: torchrun, or Python."""
+    """Return the command line of the innermost training process: torchrun or Python."""
     trains = [words for words in ended.calls if words[0] in {"torchrun", "python3"} and "--output-dir" in words]
     return next(words for words in trains if "trainer.launch.preflight" not in words)
 
 
 def option_of(ended: Ended, name: str) -> str:
-    """Return the value of an option of the process that trains."""
+    """Return the value of an option of the training process."""
     words = payload_of(ended)
     return words[words.index(name) + 1]
 
 
 def launches_of(ended: Ended) -> list[list[str]]:
-    """Return the outermost words of each launch of the trainer."""
+    """Return the outermost command line of each launch of the trainer."""
     starts = [words for words in ended.calls if words[0] in {"srun", "mpirun", "ssh", "apptainer", "torchrun"}]
     return [words for words in starts if "--output-dir" in words and "trainer.launch.preflight" not in words]
 
 
 def changed_library(project: Project, name: str, old: str, new: str) -> Path:
-    """Return a copy of the library in which, in the file ``name``, a text is another: a shorter time limit."""
+    """Return a copy of the library with a text of the file ``name`` replaced: a shorter time limit."""
     folder = project.spool / "changed lib"
     if not folder.exists():
         shutil.copytree(SCRIPTS / "lib", folder)

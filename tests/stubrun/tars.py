@@ -1,4 +1,4 @@
-"""Tars of data for the tests, and what a folder holds."""
+"""Tars of data for the tests, and the contents of a folder."""
 
 import io
 import tarfile
@@ -22,5 +22,5 @@ def make_tar(path, files=FILES, *, top="aerial/", mode="w", modes=None):
 
 
 def content_of(folder):
-    """Return the files below a folder, by their names in it."""
+    """Return the files below a folder, by relative name."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -1,4 +1,4 @@
-"""The line of account at the end of a script (of each: test_scripts.py), and what its GPUs did, from stand-ins."""
+"""The usage line at the end of a script (for each script: test_scripts.py), with stubs of its GPUs."""
 
 import re
 import shutil
@@ -20,7 +20,7 @@ ENDS = [
 
 
 @pytest.mark.parametrize(("script", "env", "code"), [*(("ddp.job", *end) for end in ENDS), ("ddp.pbs", *ENDS[1])])
-def test_it_says_so_once_however_it_ends_and_before_it_goes_on(project, script, env, code):
+def test_the_usage_line_appears_once_before_the_final_message(project, script, env, code):
     ended = project.run(script, **env)
     assert ended.code == code
     assert len(USED.findall(ended.err)) == 1
@@ -38,7 +38,7 @@ def test_it_says_nothing_where_no_rank_has_started(project, env):
 
 @pytest.fixture
 def drivers(tmp_path):
-    """Return a folder with stand-ins for libcuda and NVML, of two GPUs."""
+    """Return a folder with stubs of libcuda and NVML for two GPUs."""
     compiler = shutil.which("cc") or pytest.skip("needs cc")
     for name in ("libcuda", "libnvidia-ml"):
         source = ROOT / "tests" / "unit" / f"{name}.c"
@@ -48,7 +48,7 @@ def drivers(tmp_path):
 
 @pytest.mark.parametrize("script", ["ddp.sh", "ddp.job", "horovod-srun.job", "ddp.pbs"])
 def test_gpus_are_read_while_the_ranks_run(project, drivers, script):
-    """From the launch as it stands in the script, through the container's words, to the line."""
+    """From the launch in the script, through the container's command line, to the usage line."""
     library = changed_library(project, "gpu_usage.py", "INTERVAL = 10.0", "INTERVAL = 0.2")
     seen = 'n=0; until ls "$RUN_DIR/logs/1/"gpus.* >/dev/null 2>&1 || [ $((n += 1)) = 200 ]; do sleep 0.05; done'
     ended = project.run(

@@ -31,14 +31,14 @@ CHANGES = {
     "moved": 'mv "$PWD" ../old',
     "deleted": 'rm --recursive "$PWD"',
 }
-"""What happens to the folder of a script and its library after the first attempt."""
+"""Changes to the folder of a script and its library after the first attempt."""
 ROOT_ONLY = pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
 KINDS = ["ddp.job", "horovod-gloo.job", "ddp.pbs", "ddp.sh"]
 
 
 @pytest.fixture
 def first(project):
-    """Return a job that has stopped at its time limit, and begun a run that can be continued."""
+    """Return a job that has stopped at its time limit and whose run can be continued."""
     ended = project.run("ddp.job", **OUT_OF_TIME)
     assert ended.code == 75
     return ended
@@ -52,7 +52,7 @@ def moved(project, first):
 
 
 def again(project, first, *arguments, **env):
-    """Submit RUN_DIR/job.sh of a run, as a new job, from another folder, with nothing set."""
+    """Submit RUN_DIR/job.sh of a run as a new job, from another folder, without settings."""
     script = first.run_dir / "job.sh"
     words = {"SLIPWAY_RUN_DIR": None, "SLIPWAY_LOCAL_DISK": None, "USE_CONTAINER": None, **JOB_2, **env}
     return project.run(script, *arguments, cwd=project.spool, **words)
@@ -76,7 +76,7 @@ TERM = 'kill -TERM "$STUB_SCRIPT_PID"; sleep 0.2'
 @pytest.mark.parametrize(
     ("env", "code", "requeued", "said"),
     [
-        # the verdict decides, and not the exit code of the launcher
+        # the verdict decides, not the launcher's exit code
         ({"STUB_VERDICT": "done 9 trained", "STUB_CODE": "1"}, 0, False, []),
         ({"STUB_VERDICT": "failed 9 disk full"}, 1, False, ["rank-failed"]),
         ({"STUB_VERDICT": "failed 9 diverged: the loss"}, 1, False, ["diverged"]),
@@ -86,7 +86,7 @@ TERM = 'kill -TERM "$STUB_SCRIPT_PID"; sleep 0.2'
         ({"STUB_VERDICT": ""}, 1, False, ["rank-failed"]),
         ({"STUB_VERDICT": "garbage"}, 1, False, ["rank-failed"]),
         ({"STUB_VERDICT": "\\0\\0\\0"}, 1, False, ["rank-failed"]),
-        # and not status.json, which is for people
+        # and not status.json, which is for users
         (
             {"STUB_ON_TRAIN": """echo '{"state": "done", "attempt": 1}' >"$RUN_DIR/status.json" """},
             1,
@@ -98,24 +98,24 @@ TERM = 'kill -TERM "$STUB_SCRIPT_PID"; sleep 0.2'
         ({**OWN, "STUB_ON_TRAIN": LEAVES.format(0)}, 75, False, ["ranks-not-connected", "no-requeue"]),
         ({**OWN, "STUB_CODE": "0"}, 0, False, ["ranks-not-connected"]),
         *(({**OWN, "STUB_CODE": code}, int(code), False, []) for code in ("1", "75", "255")),
-        # a job that is being cancelled is not requeued, whatever its verdict
+        # a cancelled job is not requeued, whatever its verdict
         *(
             ({**OUT_OF_TIME, "STUB_STATE": state}, 75, False, ["requeued", "no-requeue", "no-requeue"])
             for state in ("COMPLETING", "CANCELLED", "CANCELLED by 0")
         ),
         ({**OUT_OF_TIME, "STUB_ON_TRAIN": TERM}, 75, False, []),
         ({**DONE, "STUB_ON_TRAIN": TERM}, 0, False, []),
-        # a job of salloc is interactive, whatever job it was asked for from
+        # a job of salloc is interactive, whatever job requested it
         (
             {**OUT_OF_TIME, "STUB_BATCH": "0", "SLURMD_NODENAME": "node1"},
             75,
             False,
             ["requeued", "no-requeue", "no-requeue"],
         ),
-        # SIGTERM after the verdict, while the script removes its folders, or from Slurm as it requeues the job
+        # SIGTERM after the verdict, while the script removes its folders, or from Slurm while it requeues the job
         ({**OUT_OF_TIME, "STUB_ON_SRUN": f"case $* in */remove_folders.sh*) {TERM} ;; esac"}, 75, False, []),
         ({**OUT_OF_TIME, "STUB_ON_SCONTROL": f"case $1 in requeue) {TERM} ;; esac"}, 75, True, ["requeued"]),
-        # options of the shell in the environment change nothing
+        # shell options in the environment change nothing
         *(
             ({**OUT_OF_TIME, name: value}, 75, True, ["requeued"])
             for name, value in (
@@ -140,7 +140,7 @@ SILENT = {"STUB_ON_SCONTROL": 'case $* in *"show job"*) exit 1 ;; esac'}
     [
         ("ddp.job", {"STUB_REQUEUE": "1"}, ["sbatch", "--nodes=2"]),
         ("ddp.job", SILENT, ["sbatch", "--nodes=2"]),
-        # once: a qsub that names no job has submitted none
+        # regression: a qsub that prints no job has submitted none
         ("ddp.pbs", {"STUB_ON_QSUB": "exit 1"}, ["qsub"]),
         ("ddp.pbs", {"STUB_ON_QSUB": "exit 0"}, ["qsub"]),
         ("ddp.pbs", {"STUB_ON_QSTAT": "exit 1"}, ["qsub"]),
@@ -149,7 +149,7 @@ SILENT = {"STUB_ON_SCONTROL": 'case $* in *"show job"*) exit 1 ;; esac'}
 def test_where_a_job_cannot_requeue_itself_it_names_the_command_that_continues_the_run(project, script, env, command):
     ended = project.run(script, "--epochs", "9", **env, **OUT_OF_TIME)
     assert (ended.code, "no-requeue" in slugs(ended.err)) == (75, True)
-    assert ended.way_on == [*command, str(ended.run_dir / "job.sh")]
+    assert ended.continuation_words == [*command, str(ended.run_dir / "job.sh")]
 
 
 class TestVerdict:
@@ -166,21 +166,21 @@ class TestVerdict:
         assert_error(ended.notes[-1], "rank-failed", said, 1, log)
         assert log.read_text() == f"{said}\n"
 
-    # once: rank-failed, exit code 143
+    # regression: rank-failed, exit code 143
     def test_a_signal_before_the_ranks_could_save_is_no_failure(self, project):
         kill = 'kill -TERM "$STUB_SCRIPT_PID"; sleep 1; exit 143'
         ended = project.run("ddp.sh", STUB_ON_TRAIN=kill)
         assert ended.code == 75, ended
         assert_error(ended.err, "stopped-early")
-        assert ended.way_on == ["bash", str(ended.run_dir / "job.sh")]
+        assert ended.continuation_words == ["bash", str(ended.run_dir / "job.sh")]
 
 
 class TestTwoAtOnce:
-    """A second start in a run folder in which something trains, by a script without a lock."""
+    """A second start in a run folder while a script without a lock trains there."""
 
     TRAIN = f'{WAIT}; test -d "$TMPDIR"'
 
-    # once: both trained, and the second removed the scratch of the first
+    # regression: both trained, and the second removed the scratch of the first
     @pytest.mark.parametrize("script", ["ddp.job", "ddp.sh"])
     @pytest.mark.parametrize("killed", [False, True])
     def test_in_one_allocation(self, project, script, killed):
@@ -205,9 +205,9 @@ class TestTwoAtOnce:
 
 
 class TestElsewhere:
-    """A run folder on a disk that several clusters, or machines, share."""
+    """A run folder on a disk that several clusters or machines share."""
 
-    # once: it trained there, too
+    # regression: it trained there, too
     @pytest.mark.parametrize("script", ["ddp.job", "ddp.sh"])
     def test_what_may_still_run_there_is_not_joined(self, project, script):
         first = project.run(script, SLURM_CLUSTER_NAME="far", STUB_CODE="1")
@@ -225,7 +225,7 @@ class TestElsewhere:
             jobs = [(first.run_dir / "logs" / number / "job").read_text() for number in "12"]
             assert jobs == ["slurm 4711 far\n", "slurm 4800 near\n"]
 
-    # once: it began at step 0, without a word
+    # regression: it began at step 0, without a message
     def test_a_requeued_job_whose_run_folder_is_gone_says_so(self, project):
         ended = project.run("ddp.job", SLURM_RESTART_COUNT="1", **DONE)
         assert ended.code == 0
@@ -242,7 +242,7 @@ class TestAttempts:
         first = project.run("ddp.job", STUB_CODE="1")
         folder = {"SLIPWAY_RUN_DIR": str(first.run_dir)}
         second = project.run("ddp.job", **folder, **OUT_OF_TIME)  # Slurm's requeue after the loss of a node
-        third = again(project, first, STUB_CODE="1")  # by hand
+        third = again(project, first, STUB_CODE="1")  # manual
         (first.run_dir / "logs" / "7").mkdir()
         fourth = project.run("ddp.job", **folder, **DONE)
         numbers = [ended.env["TRAINER_ATTEMPT"] for ended in (first, second, third, fourth)]
@@ -251,9 +251,9 @@ class TestAttempts:
         assert jobs == ["slurm 4711\n", "slurm 4711\n", "slurm 4800\n", "slurm 4711\n"]
         assert (first.run_dir / "logs" / "1" / "code").read_text() == "1\n"
 
-    # once: save_library removed RUN_DIR/lib while another job worked with it
+    # regression: save_library removed RUN_DIR/lib while another job worked with it
     def test_jobs_that_begin_in_one_folder_at_once_share_no_number(self, project):
-        """One that finds the folder taken meanwhile may be refused, in a line; none may fail in another way."""
+        """A job that finds the folder taken may be refused with a one-line error; none may fail in another way."""
         run_dir = project.folder / "run"
         seen = 'echo "$TRAINER_ATTEMPT" >>"$STUB_LOG.numbers"'
         env = {"SLIPWAY_RUN_DIR": str(run_dir), "STUB_ON_TRAIN": seen, **DONE}
@@ -267,21 +267,21 @@ class TestAttempts:
         assert (len(numbers), len(set(numbers))) == (codes.count(0), codes.count(0))
 
     def test_a_requeue_runs_what_the_run_folder_holds_without_being_told(self, project):
-        """Slurm starts the script again, with nothing but a count."""
+        """Slurm starts the script again and passes only a count."""
         first = project.run("ddp.job", SLIPWAY_RUN_DIR=None, **OUT_OF_TIME)
         second = project.run("ddp.job", SLIPWAY_RUN_DIR=None, SLURM_RESTART_COUNT="1", SLIPWAY_LIB="/gone", **DONE)
         assert (first.code, second.code) == (75, 0)
         assert second.env["TRAINER_ATTEMPT"] == "2"
 
     def test_another_job_that_was_given_a_number_again_is_refused(self, project):
-        """A cluster that was installed anew counts its jobs from 1."""
+        """A reinstalled cluster counts its jobs from 1."""
         first = project.run("ddp.job", SLIPWAY_RUN_DIR=None, **DONE)
         second = project.run("ddp.job", SLIPWAY_RUN_DIR=None)
         assert first.code == 0
         second.assert_refused("folder-holds-run", project.folder / "runs" / "ddp-4711" / "job.sh")
         assert launches_of(second) == []
 
-    # once: sbatch horovod.job ran the ddp.job of that folder, and said nothing
+    # regression: sbatch horovod.job ran the ddp.job of that folder without a message
     def test_a_run_of_another_script_is_refused(self, project, first):
         for script in ("horovod.job", "ddp-ranks.job", "ddp.pbs"):
             second = project.run(script, SLIPWAY_RUN_DIR=str(first.run_dir), **DONE)
@@ -300,7 +300,7 @@ class TestAttempts:
         ended.assert_refused("not-your-folder", run_dir, "SLIPWAY_RUN_DIR")
         assert not (project.folder / "executed").exists()
 
-    # once: with a `lock` or a `run.json` of the user's in it, lib was removed, and input.toml written over
+    # regression: with a user's `lock` or `run.json` in it, lib was removed and input.toml overwritten
     @pytest.mark.parametrize("script", ["ddp.job", "ddp.pbs", "ddp.sh"])
     @pytest.mark.parametrize(
         "files",
@@ -333,17 +333,17 @@ class TestAttempts:
 
 
 class TestOthers:
-    """Whoever may write what a job runs could run code as its user."""
+    """A user who may write what a job runs could run code as the job's user."""
 
     def assert_not_run(self, project, first, path, *values):
-        """Check that no way to continue the run runs what others own or can write."""
+        """Assert that no way to continue the run runs files that others own or can write."""
         copy = shutil.copy(first.run_dir / "job.sh", project.spool / "slurm_script")  # by Slurm
         starts = {"ddp.job": str(first.run_dir), str(first.run_dir / "job.sh"): None, str(copy): None}
         for script, run_dir in starts.items():
             ended = project.run(script, SLIPWAY_RUN_DIR=run_dir, **DONE)
             ended.assert_refused("writable-by-others", path.resolve(), *values)
 
-    # once: another member of the group put another lib there, which ran
+    # regression: another member of the group replaced lib, and the job ran it
     @pytest.mark.parametrize("name", [".", "job.sh", "lib", "lib/job.bash", "input.toml"])
     def test_what_they_can_write_is_not_run(self, project, first, name):
         path = first.run_dir / name
@@ -370,7 +370,7 @@ class TestOthers:
 
     @ROOT_ONLY
     def test_a_library_is_of_the_user_or_of_who_owns_what_was_named(self, project, open_folder):
-        """One in the folder of submission was not named."""
+        """A library in the submission folder was not named by the user."""
         jobscripts = open_folder / "jobscripts"
         shutil.copytree(SCRIPTS / "lib", jobscripts / "lib")
         mine, theirs = (shutil.copy(SCRIPTS / "ddp.job", folder) for folder in (project.spool, jobscripts))
@@ -392,7 +392,7 @@ class TestOthers:
         ended = project.run("ddp.job", SLIPWAY_LIB=str(open_folder / "a" / "lib"))
         ended.assert_refused("writable-by-others", path)
 
-    # once: refused, wherever umask 002 goes with a group for each user
+    # regression: refused under umask 002 with a private group for each user
     def test_a_clone_of_a_private_group_just_works(self, project, open_folder):
         user, group = (12345, 12346) if os.getuid() == 0 else (os.getuid(), os.getgid())  # root has none
         shutil.copytree(SCRIPTS / "lib", open_folder / "clone" / "lib")
@@ -404,7 +404,7 @@ class TestOthers:
         assert (ended.code, ended.notes) == (0, [])
         project.run(script, **DONE).assert_refused("writable-by-others", "chmod -R go-w", open_folder / "clone" / "lib")
 
-    # once: refused, where one of a colleague's was not
+    # regression: refused, although a colleague's was not
     def test_a_folder_of_one_s_team_works_with_a_warning(self, project, open_folder):
         open_folder.chmod(0o2775)
         env = {"SLIPWAY_OUTPUT": str(open_folder / "runs"), "SLIPWAY_RUN_DIR": None}
@@ -435,7 +435,7 @@ class TestOthers:
 
 
 def contents(folder):
-    """Return what a folder holds, to compare it with later."""
+    """Return the contents of a folder, to compare them later."""
     return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
@@ -447,9 +447,9 @@ class TestRequeues:
         assert [one.requeued for one in ended] == [True, True, False]
         assert [one.code for one in ended] == [75, 75, 75]
         assert_warning(ended[-1].err, "no-requeue", 2, "SLIPWAY_MAX_REQUEUES")
-        assert ended[-1].way_on == ["sbatch", "--nodes=2", f"{run_dir}/job.sh"]
+        assert ended[-1].continuation_words == ["sbatch", "--nodes=2", f"{run_dir}/job.sh"]
 
-    # once: a verdict that named no step, or a run whose newest checkpoint was still that of the attempt before
+    # regression: a verdict that named no step, or a run whose newest checkpoint was still the previous attempt's
     def test_only_if_the_attempt_has_saved_a_step(self, project):
         folder = {"SLIPWAY_RUN_DIR": str(project.folder / "run")}
         saves = f'mkdir "$RUN_DIR/checkpoints"; ln -s step_8 "$RUN_DIR/checkpoints/latest"; {LEAVES.format(0)}'
@@ -466,7 +466,7 @@ class TestRequeues:
         assert again(project, first, **OUT_OF_TIME).requeued
         assert (first.run_dir / "requeues").read_text() == "1 4711\n1 4800\n"
 
-    # once: each job of a run began to count anew, since the file held the other one's number
+    # regression: each job of a run restarted the count, since the file held the other job's number
     def test_two_jobs_of_one_run_that_take_turns_are_both_bounded(self, project):
         first = project.run("ddp.job", SLIPWAY_MAX_REQUEUES="1", **OUT_OF_TIME)
         folder = {"SLIPWAY_RUN_DIR": str(first.run_dir), "SLIPWAY_MAX_REQUEUES": "1"}
@@ -478,7 +478,7 @@ class TestRequeues:
         ["", "abc 4711", "a[$(touch executed)] 4711", "-5 4711", "99999999999999999999 4711", "08 4711"],
     )
     def test_neither_a_damaged_count_nor_an_earlier_attempt_counts_as_a_requeue(self, project, count):
-        """Slurm itself starts a job again after preemption, and after the loss of a node."""
+        """Slurm itself restarts a job after preemption and after the loss of a node."""
         run_dir = project.folder / "run"
         (run_dir / "logs" / "1").mkdir(parents=True)
         (run_dir / "logs" / "1" / "job").write_text("slurm 4711\n")
@@ -498,7 +498,7 @@ class TestRequeues:
 
 
 class TestJobSh:
-    """RUN_DIR/job.sh continues the run, in a new job, whatever has become of the clone."""
+    """RUN_DIR/job.sh continues the run in a new job, whatever happens to the clone."""
 
     SET = {
         "USE_CONTAINER": "0",
@@ -565,7 +565,7 @@ class TestJobSh:
         assert payload_of(third)[-2:] == ["--epochs", "2"]
 
     def test_in_a_requeue_of_the_same_job_the_kept_value_wins(self, project):
-        """Slurm starts that with the environment of the submission, though job.sh may know better."""
+        """Slurm starts it with the submission's environment, though job.sh may know better."""
         first = project.run("ddp.job", SLIPWAY_DEVICE="auto", **OUT_OF_TIME)
         edited = (
             (first.run_dir / "job.sh")
@@ -614,13 +614,13 @@ class TestJobSh:
         assert str(first.run_dir / "input.toml") in payload_of(second)
         project.folder.mkdir()
 
-    # once: after `cd -- "$kept_folder"` save_job_script looks for a relative $0 there
+    # regression: after `cd -- "$kept_folder"` save_job_script looks for a relative $0 there
     def test_it_can_be_started_by_its_bare_name_in_the_run_folder(self, project):
         first = project.run("ddp.sh", **OUT_OF_TIME)
         second = project.run("/bin/bash", "job.sh", cwd=first.run_dir, SLIPWAY_RUN_DIR=None, **DONE)
         assert (second.code, second.notes) == (0, []), second.err
 
-    # once: run_dir is made absolute only after `cd -- "$kept_folder"`
+    # regression: run_dir is made absolute only after `cd -- "$kept_folder"`
     def test_it_takes_a_relative_run_folder(self, project, moved):
         script = moved.run_dir / "job.sh"
         second = project.run(script, cwd=project.folder / "configs", SLIPWAY_RUN_DIR="../moved", **DONE)
@@ -630,12 +630,12 @@ class TestJobSh:
     def test_a_run_folder_that_was_moved_has_to_be_named(self, project, moved):
         again(project, moved).assert_refused("run-folder-moved", project.folder / "run 1", "SLIPWAY_RUN_DIR")
 
-    # once: the kept SLIPWAY_CONFIG names input.toml by the old path
+    # regression: the kept SLIPWAY_CONFIG names input.toml by the old path
     def test_a_run_folder_that_was_moved_continues_where_it_is_named(self, project, moved):
         second = again(project, moved, SLIPWAY_RUN_DIR=str(moved.run_dir), **DONE)
         assert (second.code, second.env.get("RUN_DIR")) == (0, str(moved.run_dir)), second
 
-    # once: the run from which it was copied went on, with other arguments
+    # regression: the run from which it was copied continued, with other arguments
     @pytest.mark.parametrize("way", ["path", "setting", "command"])
     def test_a_copy_does_not_continue_its_original(self, project, first, way):
         fork = project.folder / "fork"
@@ -650,7 +650,7 @@ class TestJobSh:
         second.assert_refused("run-folder-moved", fork / "job.sh", first.run_dir / "job.sh")
         assert launches_of(second) == []
 
-    # once: the original went on
+    # regression: the original continued
     def test_a_copy_is_refused_if_slurm_does_not_say_which_one_it_is(self, project, first):
         script = shutil.copy(first.run_dir / "job.sh", project.spool / "slurm_script")
         silent = {**SILENT, "SLURM_JOB_ID": "4800"}
@@ -665,7 +665,7 @@ class TestJobSh:
         assert Path(option_of(second, "trainer")).read_text() == "epochs = 1\n"
 
     def test_the_files_of_the_run_folder_are_complete_or_absent(self, project, first):
-        """A disk that fills up while job.sh is written leaves the one before."""
+        """If the disk fills up while job.sh is written, the previous one remains."""
         before = (first.run_dir / "job.sh").read_text()
         broken = project.spool / "broken"
         broken.mkdir()

@@ -1,4 +1,4 @@
-"""venv_build.job and image_build.job, in a project whose build scripts only pretend; and what build/setup refuses."""
+"""venv_build.job and image_build.job, in a project with stub build scripts; and refusals of build/setup."""
 
 import platform
 import shutil
@@ -39,7 +39,7 @@ until [ "$STUB" != pair ] || [ -e "$HOME/102" -a -e "$HOME/103" ]; do sleep 0.02
 
 @pytest.fixture(params=["plain", "a b 'c' \"d\""])
 def place(request, tmp_path):
-    """Return a project folder, at the second time with a hostile name."""
+    """Return a project folder, the second time with a hostile name."""
     folder = tmp_path / request.param
     for name, text in {"build/setup": SETUP, "build/image": IMAGE, "bin/apptainer": "#!/bin/bash\n"}.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -74,7 +74,7 @@ def seen(place):
 
 
 def assert_refused(done, slug, *values):
-    """Check that a script ended with exit code 78 and one line: the error that names these values."""
+    """Assert exit code 78 and a one-line error that names these values."""
     assert (done.returncode, len(done.stderr.splitlines())) == (78, 1), done.stderr
     assert_error(done.stderr, slug, *values)
 
@@ -117,7 +117,7 @@ class TestVenv:
         assert_refused(run("venv_build.job"), "file-exists", place / ".venv", "SLIPWAY_VENV")
         assert (place / ".venv").readlink() == Path(target)
 
-    # once: it replaced what had the name of its temporary link, and lost the environment where that was a folder
+    # regression: it replaced whatever had its temporary link's name, and lost the environment if that was a folder
     def test_nothing_else_is_replaced(self, run, place):
         (place / ".venv.new").mkdir()
         assert run("venv_build.job").returncode == 0
@@ -170,7 +170,7 @@ def test_a_bad_setting_ends_it_before_anything_is_written(run, place, script, ba
     assert sorted(place.rglob("*")) == before
 
 
-# once: they built where others could exchange what is run; jobs refuse such a local disk
+# regression: they built where others could replace what is run; jobs refuse such a local disk
 @pytest.mark.parametrize(
     ("script", "setting", "name"),
     [
@@ -193,7 +193,7 @@ def test_where_others_could_exchange_it_nothing_is_built(  # noqa: PLR0917 -- fi
     assert run(script, **env, SLIPWAY_TRUSTED_FOLDER=str(open_folder)).returncode == 0
 
 
-# once: they were removed, and what lived on of the build made them anew
+# regression: they were removed, and surviving processes of the build created them again
 @pytest.mark.parametrize(("script", "number"), [("venv_build.job", signal.SIGTERM), ("image_build.job", signal.SIGHUP)])
 def test_a_signal_ends_the_build_before_anything_is_removed(run, place, tmp_path, script, number):
     lib = tmp_path / "lib"
@@ -226,7 +226,7 @@ class TestImage:
         assert (place / "slipway.sif").read_text() == "new\n"
         assert list((place / "disk").iterdir()) == []
 
-    # once: both went through dist/, and one took the image of the other
+    # regression: both used dist/, and one took the other's image
     def test_two_at_once_in_one_clone_keep_to_their_own(self, run, place):
         with ThreadPoolExecutor() as pool:
             started = [
@@ -251,7 +251,7 @@ class TestImage:
             "docker-archive:base.tar",
         ]
 
-    # once: whatever had that name was replaced, or what was built could not be moved there
+    # regression: an existing file of that name was replaced, or the result could not be moved there
     @pytest.mark.parametrize(
         ("image", "slug"),
         [
@@ -295,7 +295,7 @@ def test_an_environment_is_not_replaced_by_another(tmp_path, mark, env, values):
     assert list(theirs.iterdir()) == before
 
 
-# once: build/test, which puts .venv/bin in front of PATH, removed the Python of an environment that was activated
+# regression: build/test, which puts .venv/bin first in PATH, removed the Python of an activated environment
 # or of one under another name
 def test_an_activated_environment_is_made_by_the_python_outside_of_it(tmp_path):
     venv, outside = tmp_path / "venv", tmp_path / "bin"

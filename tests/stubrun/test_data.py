@@ -1,4 +1,4 @@
-"""Data as a folder, a squashfs image, a tar or another file: what whole scripts do with each."""
+"""Data as a folder, a squashfs image, a tar or another file: whole scripts with each kind."""
 
 import gzip
 import os
@@ -12,12 +12,12 @@ from stubs import DONE, JOIN, launches_of, payload_of
 from tars import FILES, content_of, make_tar
 
 SQUASHFS = b"hsqs" + bytes(1020)
-"""What is looked at of one."""
+"""Checked properties of a file."""
 ALL = ["ddp.job", "ddp-mpirun.job", "horovod.job", "horovod-gloo.job", "single.job", "ddp.pbs", "ddp.sh"]
 
 
 SEE = 'while [ "$1" != --data-dir ]; do shift; done; cp --recursive -- "$2" "$STUB_LOG.data"'
-"""What a rank does that keeps its data for the test, with STUB_ON_TRAIN."""
+"""Code of a rank that keeps its data for the test, for STUB_ON_TRAIN."""
 
 
 def data_dir_of(ended):
@@ -28,14 +28,14 @@ def data_dir_of(ended):
 @pytest.mark.parametrize("script", ALL)
 class TestScripts:
     def test_a_squashfs_image_is_mounted_by_the_container_and_nothing_else_changes(self, project, script):
-        (project.folder / "my data.tar").write_bytes(SQUASHFS)  # whatever the name says
+        (project.folder / "my data.tar").write_bytes(SQUASHFS)  # whatever its name is
         see = 'ls -d "$DATA" >"$STUB_LOG.data"'
         ended = project.run(script, SLIPWAY_DATA="my data.tar", STUB_ON_TRAIN=see, **DONE)
         assert (ended.code, ended.notes) == (0, [])
         folder = Path(data_dir_of(ended))
         assert (folder.name, folder.parents[1]) == ("mounted", project.folder / "disk")
         assert ended.env["DATA"] == str(folder)
-        assert Path(f"{project.log}.data").read_text() == f"{folder}\n"  # on the node there is where to mount it
+        assert Path(f"{project.log}.data").read_text() == f"{folder}\n"  # mount point on the node
         quoted = [str(path).replace('"', '""') for path in (project.folder / "my data.tar", folder)]
         mount = 'type=bind,"source={}","destination={}",image-src=/,ro'.format(*quoted)
         for words in ended.of("apptainer"):
@@ -43,7 +43,7 @@ class TestScripts:
         assert list((project.folder / "disk").iterdir()) == []
 
     def test_a_tar_is_unpacked_on_the_node(self, project, script):
-        make_tar(project.folder / "my tar")  # whatever the name says
+        make_tar(project.folder / "my tar")  # whatever its name is
         ended = project.run(script, SLIPWAY_DATA="my tar", SLIPWAY_STAGE="1", STUB_ON_TRAIN=SEE, **DONE)
         assert (ended.code, len(ended.notes)) == (0, 1)
         assert content_of(Path(f"{project.log}.data")) == FILES
@@ -74,7 +74,7 @@ class TestScripts:
     ids=["squashfs", "damaged", "another file"],
 )
 def test_data_that_cannot_be_used_are_refused_before_anything_is_written(project, script, content, way, values):
-    """Which these are: library/test_data_kinds.py."""
+    """For the kinds see library/test_data_kinds.py."""
     (project.folder / "file").write_bytes(content)
     before = sorted(project.folder.rglob("*"))
     ended = project.run(script, SLIPWAY_DATA="file", **way)
@@ -87,7 +87,7 @@ def test_data_that_cannot_be_used_are_refused_before_anything_is_written(project
 @pytest.mark.parametrize("container", ["0", "1"])
 @pytest.mark.parametrize("own", [{}, {"SLIPWAY_SCRIPT": "my train.py"}], ids=["trainer", "script of the user"])
 def test_a_zip_archive_and_any_file_of_a_script_are_used_as_they_are(project, own, container, stage):
-    path = project.folder / "my photos"  # whatever the name says
+    path = project.folder / "my photos"  # whatever its name is
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("cat/0.png", b"pixels")
     content = b"tokens" if own else path.read_bytes()

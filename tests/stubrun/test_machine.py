@@ -1,7 +1,7 @@
-"""One machine without a scheduler: how many ranks ddp.sh starts, on what, and how it ends, by GPUs, driver and torch.
+"""One machine without a scheduler: ranks and device of ddp.sh, and its exit code, by GPUs, driver and torch.
 
-The counting program runs really, with a stand-in for libcuda. The torch for CPUs is the real one of the tests'
-environment; those for GPUs are stand-ins (tests/standins).
+The counting program runs for real, with a stub of libcuda. The torch for CPUs is the real one of the tests'
+environment; those for GPUs are stubs (tests/standins).
 """
 
 import importlib.util
@@ -19,19 +19,19 @@ from slipway.base.gpu import Gpus
 from stubs import DONE, SCRIPTS, changed_library
 
 DRIVERS = {470: "11040", 535: "12020", 580: "13000"}
-"""Too old for every variant, for cuda12 alone, and for both; with the CUDA of each."""
+"""Too old for every variant, for cuda12 alone, and for both; with the CUDA version of each."""
 FEW, NONE = ((78, "", "", slug) for slug in ("too-few-gpus", "no-gpu"))
 BROKEN, UNFIT = ((78, "", "", slug, "broken-gpu") for slug in ("broken-gpu", "gpu-mismatch"))
 
 
 def machine(libcuda, gpus, torch="13.2", driver=580, **env):
-    """Return the variables of a machine with these GPUs, and a torch for "cpu", "rocm" or a version of CUDA."""
+    """Return the variables of a machine with these GPUs and a torch for "cpu", "rocm" or a version of CUDA."""
     shown = {"STANDIN_CUDA": " ".join([DRIVERS[driver], *["80"] * gpus]), "LD_LIBRARY_PATH": str(libcuda)}
     return shown | ({} if torch == "cpu" else {"STANDIN_TORCH": torch}) | env
 
 
 def plan_of(ended):
-    """Return the exit code, ranks, GPUs that they take, and by the script's line of how many, or the slug."""
+    """Return exit code, ranks, their GPUs, and the GPU total of the script's line, or the slug."""
     if not ended.of("torchrun"):
         return (ended.code, "", "", *slugs(ended.err))
     line = re.search(r"(?m)^\S+: (\d+ [^:]*\branks? [^:]*(CPU|GPU)[^:]*):", ended.err)
@@ -53,7 +53,7 @@ def expected(gpus, driver, torch):
 @pytest.mark.parametrize("torch", ["cpu", "12.8", "13.2"])
 def test_ranks_device_and_exit_code(project, libcuda, table, driver, torch):
     rows = []
-    for gpus in (0, 1, 2, 8)[: 2 if torch == "cpu" else 4]:  # the real torch takes seconds to import
+    for gpus in (0, 1, 2, 8)[: 2 if torch == "cpu" else 4]:  # importing the real torch takes seconds
         ended = project.run("ddp.sh", **machine(libcuda, gpus, torch, driver), **DONE)
         found = plan_of(ended)
         assert found == expected(gpus, driver, torch), ended
@@ -202,10 +202,10 @@ printf '{"SLIPWAY_VENV": "%s", "SLIPWAY_IMAGE": "%s"}' "${SLIPWAY_VENV-}" "${SLI
 
 @pytest.fixture
 def train(tree, tmp_path, libcuda):
-    """Return a function that runs build/train in a copy of this checkout, on a machine of stand-ins.
+    """Return a function that runs build/train in a copy of this checkout, on a stub machine.
 
     It returns the exit code, the VARIANT and VENV that reach build/setup, SLIPWAY_VENV of ddp.sh, and standard error.
-    The set-up and the training are stubs; whether the disk has room is asked of the real build/setup.
+    Setup and training are stubs; the real build/setup checks the free disk space.
     """
     (tree / "build" / "setup").rename(tree / "build" / "setup.real")
     for path, text in ((tree / "build" / "setup", TRAIN), (tree / "jobscripts" / "ddp.sh", RUN)):

@@ -1,4 +1,4 @@
-"""What the environment holds under names that job scripts use themselves: a user's folder, a process."""
+"""Environment variables with names that job scripts use themselves: path to a user's folder, or a PID."""
 
 import re
 import shutil
@@ -18,15 +18,15 @@ NAMES = {
     for name in found
     if name
 }
-"""Every name in lower case that library and scripts read or set, and words of their sentences and awk programs."""
+"""Each lower-case name that library and scripts read or set, and words of their messages and awk programs."""
 OF_STUBS = {"name", "node", "array", "task", "part", "restarts", "lines", "number", "state", "code", "torchruns"}
-"""What bin/stub sets itself before it records what ranks inherit."""
+"""Variables that bin/stub sets before it records what ranks inherit."""
 TERM_AT_ONCE = 'kill -TERM "$STUB_SCRIPT_PID"; sleep 0.2'
 
 
 @pytest.fixture
 def poison(request, project):
-    """Return a value that does harm wherever it is read; it must be whole in the end."""
+    """Return a value that does harm wherever it is read; it must be intact at the end."""
     if request.param == "folder":
         mine = project.spool / "mine-7c1e"
         mine.mkdir()
@@ -43,7 +43,7 @@ def poison(request, project):
 
 
 def assert_unread(ended, poison):
-    """Hold that nothing of it was read, and that ranks see what a user has set, or nothing."""
+    """Assert that no variable was read, and that ranks see a user's values, or nothing."""
     words = re.compile(rf"(?<!\d){re.escape(poison)}(?!\d)")
     assert not [call for call in ended.calls if any(words.search(word) for word in call)], ended
     assert not words.search(ended.err), ended
@@ -95,7 +95,7 @@ def test_a_build(project, poison):
 
 
 def test_every_variable_of_the_whole_library_is_known():
-    """A new one has to be added to OWN_NAMES, or be local."""
+    """Add a new one to OWN_NAMES, or make it local."""
     text = (LIB / "job.bash").read_text()
     known = set(
         re.findall(r"\w+", " ".join(re.findall(r"^readonly (?:OWN|SCRIPT)_NAMES=\(([^)]*)", text, re.MULTILINE)))

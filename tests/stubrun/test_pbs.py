@@ -1,4 +1,4 @@
-"""PBS: arguments, the time limit, chains; and the launcher ssh, as of sites/torque."""
+"""PBS: arguments, the time limit, chains; and the launcher ssh, as in sites/torque."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from stubs import DONE, GONE, OUT_OF_TIME, SCRIPTS, changed_library, launches_of
 
 
 def until_gone(pids):
-    """Return which of these processes still run after a while; those are killed."""
+    """Return which of these processes still run after a while, and kill them."""
     deadline = time.monotonic() + GONE / 3
     while (left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -54,7 +54,7 @@ Job Id: 4711.head
 \tgb:mpiprocs=2:ompthreads=8:gpu_type=a100,filesystems=home,eagle -q long ddp.pbs
     project = physics
 """
-"""Of a job, as OpenPBS prints it: lines of 80 characters, broken behind commas, or anywhere."""
+"""Job record in OpenPBS's format: lines of 80 characters, broken after commas or anywhere."""
 GIVEN = [
     "-q long",
     "-N mine",
@@ -72,7 +72,7 @@ GIVEN = [
     "-l walltime=12:00:00",
     "-P physics",
 ]
-"""The same as options of qsub. What the server has counted, and what the site has added, is not among them."""
+"""The same as options of qsub, without the server's counters and the site's additions."""
 
 
 class TestArguments:
@@ -84,7 +84,7 @@ class TestArguments:
             ("--name 'it'\"'\"'s $(id)'", ["--name", "it's $(id)"]),
             ("--name '' --epochs 2", ["--name", "", "--epochs", "2"]),
             ("--a\n--b", ["--a", "--b"]),
-            # once: xargs has other quotes than a shell, $(...) drops line breaks, no words are one empty word
+            # regression: xargs quotes differently from a shell, $(...) drops line breaks, no words are one empty word
             ('--name "say \\"hi\\""', ["--name", 'say "hi"']),
             ("--epochs 2 --name ''", ["--epochs", "2", "--name", ""]),
             ("  ", []),
@@ -127,7 +127,7 @@ class TestAllocation:
             assert_warning(ended.err, "scheduler-silent", "qstat")
 
 
-# once: the banner of an image's entry point became the first argument, and was written into job.sh
+# regression: the banner of an image's entry point became the first argument, and was written into job.sh
 @pytest.mark.parametrize("script", ["ddp.pbs", "horovod.pbs"])
 def test_what_an_image_prints_is_no_argument(project, script):
     banner = 'printf "== CUDA ==\\n\\0banner\\0"'
@@ -189,7 +189,7 @@ class TestChain:
         assert "-W" not in words
         assert (ended.run_dir / "requeues").read_text() == "1 4711_3\n1 4712\n"
 
-    # once: it had the walltime, queue and account of the script's directives
+    # regression: it had the walltime, queue and account of the script's directives
     def test_the_next_job_has_the_options_of_this_one(self, project, tmp_path):
         path = tmp_path / "qstat"
         path.write_text(RECORD)
@@ -209,11 +209,11 @@ class TestChain:
         ended = project.run(script, **OUT_OF_TIME)
         assert (ended.code, ended.of("qrerun")) == (75, [["qrerun", "4711.head"]])
         ended = project.run(script, STUB_REQUEUE="1", **OUT_OF_TIME)
-        assert (ended.code, ended.way_on[0]) == (75, "qsub")
+        assert (ended.code, ended.continuation_words[0]) == (75, "qsub")
 
 
 class TestSsh:
-    """One node's words: the stub starts nothing on the other."""
+    """Only one node's arguments: the stub starts nothing on the other."""
 
     @pytest.fixture
     def script(self, project):
@@ -254,9 +254,9 @@ class TestSsh:
         wait $remote || code=$?
         kill $!
         exit $code"""
-    """What runs on the node is no process of the job's, and has the life of this side on its standard input."""
+    """A process on the node is not a child of the job; its standard input shows whether this side lives."""
 
-    # once: what has another process group than the remote shell, or is deaf to SIGTERM, lived on
+    # regression: a process with another process group than the remote shell, or deaf to SIGTERM, survived
     @pytest.mark.parametrize(("spec", "rank"), [("horovod-gloo", "bash"), ("ddp", "setsid bash")])
     def test_a_rank_deaf_to_sigterm_ends_when_this_side_is_killed(self, project, script, spec, rank):
         deaf = f"""exec {rank} -c 'trap "" TERM; echo $$ >>"$STUB_LOG.ranks"; touch "$STUB_LOG.up"; sleep 100'"""
@@ -266,7 +266,7 @@ class TestSsh:
         job.kill()
         assert until_gone(map(int, Path(f"{project.log}.ranks").read_text().split())) == []
 
-    # once: the next attempt began while the ranks of a launcher that had died still held their GPUs
+    # regression: the next attempt began while the ranks of a dead launcher still held their GPUs
     def test_what_a_dead_launcher_has_left_ends_before_the_next_attempt(self, project, script):
         first = """if [ "$TRAINER_ATTEMPT" != 1 ]; then
             ! grep --quiet sleep "/proc/$(cat "$STUB_LOG.ranks")/cmdline" || exit 3
@@ -290,7 +290,7 @@ class TestSsh:
         assert job.left() == {}
 
 
-# once: attempt 2 of the old run, with its configuration
+# regression: attempt 2 of the old run, with its configuration
 def test_a_new_job_with_the_number_of_an_old_one_does_not_continue_its_run(project):
     env = {"SLIPWAY_RUN_DIR": None, **DONE}
     first = project.run("ddp.pbs", STUB_RUNS="1", **env)
@@ -299,11 +299,11 @@ def test_a_new_job_with_the_number_of_an_old_one_does_not_continue_its_run(proje
     project.run("ddp.pbs", STUB_RUNS="1", **env).assert_refused("folder-holds-run", folder)
     again = project.run("ddp.pbs", STUB_RUNS="2", **env)
     assert (again.code, again.env["TRAINER_ATTEMPT"]) == (0, "2")
-    # once: a job that PBS ran again was refused where qstat was silent
+    # regression: a job that PBS ran again was refused if qstat was silent
     silent = {"STUB_ON_QSTAT": "exit 1", **env}
     again = project.run("ddp.pbs", **silent)
     assert (again.code, again.env["TRAINER_ATTEMPT"]) == (0, "3")
-    (folder / "logs").rename(project.folder / "logs")  # to another disk, as it were
+    (folder / "logs").rename(project.folder / "logs")  # as if to another disk
     (folder / "logs").symlink_to(project.folder / "logs")
     again = project.run("ddp.pbs", **silent)
     assert (again.code, again.env["TRAINER_ATTEMPT"]) == (0, "4")

@@ -1,4 +1,4 @@
-"""Restarts inside the allocation: what is started again, on which nodes, and when a job gives up."""
+"""Restarts within the allocation: what is restarted, on which nodes, and when a job gives up."""
 
 import json
 import os
@@ -11,23 +11,23 @@ from messages import assert_error, assert_names, assert_warning, messages, numbe
 
 SPARE = {"STUB_NODES": "node1 node2 node3", "SLIPWAY_SPARES": "1"}
 REFUSES = '[[ "$*" != *"--nodelist=node2 "* ]] || exit 1; '
-"""For STUB_ON_SRUN: node2 starts no process any more."""
+"""For STUB_ON_SRUN: node2 no longer starts processes."""
 SLOW = '[[ "$*" != *"--nodelist=node2 "*echo* ]] || { echo >>"$STUB_LOG.asked"; sleep 0.7; }; '
-"""For STUB_ON_SRUN: a process on node2 takes longer to start than a third of what a test allows."""
+"""For STUB_ON_SRUN: a process on node2 takes longer to start than a third of the allowed time."""
 DEAD = {"STUB_ON_SRUN": REFUSES, "STUB_DOWN": "node2"}
-"""And Slurm knows of it."""
+"""The same, and Slurm reports it."""
 SPARE_DEAD = {name: value.replace("node2", "node3") for name, value in DEAD.items()}
 SAVE = 'mkdir -p "$RUN_DIR/checkpoints"; ln -sfn step_0000000$TRAINER_ATTEMPT "$RUN_DIR/checkpoints/latest"; '
-"""For STUB_ON_TRAIN: an attempt saves one step more than the one before."""
+"""For STUB_ON_TRAIN: each attempt saves one step more than the previous one."""
 BEGUN = 'echo "{\\"attempt\\": $TRAINER_ATTEMPT, \\"state\\": \\"running\\"}" >"$RUN_DIR/status.json"; '
 """For STUB_ON_TRAIN: a script whose session has begun."""
 KILLED = 'echo "srun: error: node1: task 0: Killed" >&2; '
-"""For STUB_ON_TRAIN: what srun says of a rank that was killed."""
+"""For STUB_ON_TRAIN: srun's message about a killed rank."""
 OWN = {"SLIPWAY_SCRIPT": "my train.py"}
 
 
 def dies(times, *, before=""):
-    """Return what lets so many attempts die, for STUB_ON_TRAIN; the next one is done."""
+    """Return the code that makes so many attempts die, for STUB_ON_TRAIN; the next one completes."""
     done = 'echo "done 9 complete" >"$RUN_DIR/verdict.$TRAINER_ATTEMPT"; exit 0'
     return f'{before}[ "$TRAINER_ATTEMPT" -le {times} ] || {{ {done}; }}; exit 1'
 
@@ -40,18 +40,18 @@ def run(project):
 
 @pytest.fixture
 def one_node(project):
-    """Return the environment of two ranks on a node without GPUs, under each scheduler."""
+    """Return the environment of two ranks on a node without GPUs, for each scheduler."""
     (project.spool / "nodes").write_text("node2\n")
     return {"STUB_NODES": "node2", "SLIPWAY_DEVICE": "cpu", "SLIPWAY_RANKS_PER_NODE": "2"}
 
 
 def launches(ended):
-    """Return the words of each torchrun."""
+    """Return the command line of each torchrun."""
     return [" ".join(words) for words in ended.of("torchrun")]
 
 
 def assert_restarted(err, attempt, nodes, *, restart=1):
-    """Hold that an attempt was begun from step 0 as a restart of at most 3, on these nodes."""
+    """Assert that an attempt began at step 0 as a restart, of at most 3, on these nodes."""
     found = [line.partition("warning[restarted]: ")[2] for line in err.splitlines() if "[restarted]" in line]
     assert [restart, 3, attempt, 0] in [numbers(text)[:4] for text in found], err
     assert_warning(err, "restarted", nodes)
@@ -59,7 +59,7 @@ def assert_restarted(err, attempt, nodes, *, restart=1):
 
 @pytest.fixture
 def program(tmp_path):
-    """Return the path of a program for SLIPWAY_NOTIFY that keeps its arguments."""
+    """Return the path of a program for SLIPWAY_NOTIFY that records its arguments."""
     path = tmp_path / "it's told"
     path.write_text(f'#!/bin/sh\nprintf "%s|%s|%s\\n" "$@" >>{tmp_path}/told\necho said\nexit 3\n')
     path.chmod(0o755)
@@ -102,7 +102,7 @@ class TestNotifications:
         (tmp_path / "run").mkdir()
         os.mkfifo(tmp_path / "run" / "goodput.jsonl")
         (tmp_path / "run" / "logs" / "1").mkdir(parents=True)
-        (tmp_path / "run" / "logs" / "1" / "job").write_text("slurm 1\n")  # a run has been here
+        (tmp_path / "run" / "logs" / "1" / "job").write_text("slurm 1\n")  # a run was here before
         assert run(SLIPWAY_RUN_DIR=str(tmp_path / "run"), STUB_ON_TRAIN=dies(0)).code == 0
 
 
@@ -134,14 +134,14 @@ def test_a_step_before_the_launch_that_is_killed_is_run_once_more(run, signals, 
 
 
 def assert_says(err, expected):
-    """Check that the output has a message with each of these slugs, which names these values."""
+    """Assert that the output has a message with each of these slugs, which names these values."""
     said = {message.slug: message.text for message in messages(err)}
     for slug, *values in expected:
         assert_names(said[slug], *values)
 
 
 LATE = 'kill -USR1 "$STUB_SCRIPT_PID"; sleep 0.5; exit 1'
-"""For STUB_ON_TRAIN: the time limit comes before a rank dies."""
+"""For STUB_ON_TRAIN: the time limit is reached before a rank dies."""
 CAUSE = 'echo "78 x" >"$RUN_DIR/logs/$TRAINER_ATTEMPT/cause"'
 NO_CAUSES = {
     "empty": 'printf "" >{}',
@@ -174,10 +174,10 @@ REFUSED = {"STUB_ON_TRAIN": 'echo "torchrun: error: unrecognized arguments: --x"
         pytest.param({"STUB_VERDICT": "stopped 3 user", "STUB_CODE": "5"}, 75, 1, False, [], id="a-user-stopped-it"),
         pytest.param({"STUB_VERDICT": "stopped 3 signal", "STUB_CODE": "5"}, 75, 1, False, [], id="a-signal"),
         pytest.param({"STUB_VERDICT": "stopped 3 launcher", "STUB_CODE": "5"}, 75, 2, False, [], id="launcher-died"),
-        # a warning of a taken port is no reason to train again
+        # a port-taken warning is no reason to train again
         pytest.param({"STUB_ERROR": IN_USE, "STUB_VERDICT": "done 9 x"}, 0, 1, False, [], id="a-port-in-use"),
         pytest.param({"STUB_ERROR": IN_USE, **OWN}, 0, 1, False, [], id="a-port-in-use-with-a-user-s-script"),
-        # a cause, which a rank leaves that was refused before training
+        # a cause, which a rank writes that was refused before training
         pytest.param(
             {"STUB_ON_TRAIN": f'[ "$TRAINER_ATTEMPT" = 1 ] || {CAUSE}; exit 1'}, 78, 2, False, [],
             id="a-cause-of-a-later-attempt",
@@ -195,13 +195,13 @@ REFUSED = {"STUB_ON_TRAIN": 'echo "torchrun: error: unrecognized arguments: --x"
         ),
         pytest.param({**OWN, "STUB_ON_TRAIN": CAUSE, "STUB_CODE": "0"}, 78, 1, False, [], id="a-user-s-cause-and-0"),
         pytest.param({**OWN, "STUB_ON_TRAIN": CAUSE, "STUB_CODE": "1"}, 78, 1, False, [], id="a-user-s-cause-and-1"),
-        # once: the same words were tried once more, and the job was requeued where a time limit came meanwhile
+        # regression: the same command was retried, and the job was requeued if a time limit came in between
         pytest.param(REFUSED, 78, 1, False, [("launch-refused", "--x", "/logs/1/stderr.log")], id="wrong-words"),
         pytest.param(REFUSED | OWN, 78, 1, False, [("launch-refused", "--x")], id="wrong-words-with-a-user-s-script"),
         # a user's script: its exit code stands unless it has a session, or a node is lost
         pytest.param({**OWN, "STUB_CODE": "7"}, 7, 1, False, [], id="a-user-s-script-fails"),
         pytest.param({**OWN, "STUB_ON_TRAIN": dies(1, before=BEGUN)}, 0, 2, False, [], id="a-session-dies"),
-        # once: 0, so the scheduler said COMPLETED
+        # regression: 0, so the scheduler reported COMPLETED
         pytest.param(
             {**OWN, "STUB_ON_TRAIN": f"{BEGUN}exit 0", "SLIPWAY_MAX_RESTARTS": "1"}, 1, 2, False, [("rank-failed",)],
             id="a-session-ends-with-0-and-without-a-verdict",
@@ -218,7 +218,7 @@ REFUSED = {"STUB_ON_TRAIN": 'echo "torchrun: error: unrecognized arguments: --x"
             {**OWN, "STUB_ON_TRAIN": '[ "$TRAINER_ATTEMPT" = 2 ] || exit 7', **DEAD, **SPARE}, 0, 2, False, [],
             id="a-user-s-script-loses-a-node",
         ),
-        # once: a script that failed by itself was requeued since a spare node had died, or with any code
+        # regression: a script that failed on its own was requeued since a spare node had died, or with any code
         *(
             pytest.param(
                 {**OWN, "STUB_ON_TRAIN": f"exit {code}", **dead, **SPARE}, code, 1, False, [],
@@ -230,11 +230,11 @@ REFUSED = {"STUB_ON_TRAIN": 'echo "torchrun: error: unrecognized arguments: --x"
             {"STUB_ON_TRAIN": SAVE + LATE}, 75, 1, True, [("requeued", "(requeue)", "1", " 10")],
             id="the-time-limit-came-with-a-step-saved",
         ),
-        # once: requeued
+        # regression: requeued
         pytest.param(
             {"STUB_ON_TRAIN": LATE}, 1, 1, False, [("no-restart", "1")], id="the-time-limit-came-with-nothing-gained"
         ),
-        # once: it waited 20 s for the verdict of ranks that had ended
+        # regression: it waited 20 s for the verdict of ranks that had ended
         pytest.param(
             {"STUB_ON_TRAIN": "exit 1", **SIGTERM, "SLURMD_NODENAME": "node1"}, 75, 1, False, [], id="SIGTERM-meanwhile"
         ),
@@ -242,7 +242,7 @@ REFUSED = {"STUB_ON_TRAIN": 'echo "torchrun: error: unrecognized arguments: --x"
             {"STUB_ON_TRAIN": "exit 1", "STUB_ON_SRUN": NO_NODE}, 1, 1, False, [("no-restart", socket.gethostname())],
             id="no-node-answers",
         ),
-        # once: 75, and no requeue, as its ranks had had the time to save
+        # regression: 75, and no requeue, as its ranks had had the time to save
         pytest.param(
             {"STUB_VERDICT": "stopped 9 launcher", "STUB_CODE": "1", **DEAD}, 75, 1, True, [],
             id="the-launcher-died-with-too-few-nodes",
@@ -319,7 +319,7 @@ class TestNodes:
         assert numbers(said) == [1, 2]
         assert [ended.err.count(f" {nodes} x 2 GPUs") for nodes in ("2 nodes", "1 node")] == [1, 1]
 
-    # once: such a node was called lost, and the job requeued
+    # regression: such a node counted as lost, and the job was requeued
     @pytest.mark.parametrize(("env", "code", "times", "events"), [({}, 0, 2, ["end", "restart"]), (OWN, 1, 1, ["end"])])
     def test_one_that_is_slow_is_asked_again(self, run, env, code, times, events, program):  # noqa: PLR0917 -- columns
         slow = {"SLIPWAY_PROBE_SECONDS": "0.5", "STUB_ON_SRUN": SLOW, "SLIPWAY_NOTIFY": str(program)}
@@ -328,7 +328,7 @@ class TestNodes:
         assert not {"node-lost", "node-silent"} & set(slugs(ended.err))
         assert [event for event, *_ in told(program)] == events
 
-    # once: it was called lost, whatever Slurm said of it
+    # regression: it counted as lost, whatever Slurm reported
     def test_one_that_only_does_not_answer_is_left_out_and_used_again(self, run, program):
         refuses = f'[ "${{TRAINER_ATTEMPT:-}}" != 1 ] || {{ {REFUSES}:; }}; '
         refuses += '[ "${TRAINER_ATTEMPT:-}" != 2 ] || [[ "$*" != *"--nodelist=node3 "* ]] || exit 1; '
@@ -350,7 +350,7 @@ class TestNodes:
         assert ended.code == 0, ended
         assert_warning(ended.err, "node-suspect", "node1")
 
-    # once: 78, as if a setting were wrong
+    # regression: 78, as if a setting were wrong
     @pytest.mark.parametrize("fails", ["STUB_ON_ADDRESS", "STUB_ON_GETENT"])
     def test_a_head_node_that_does_not_answer_before_a_restart_is_one_more_death(self, run, fails):
         once = {fails: '[ "${TRAINER_ATTEMPT:-}" != 2 ] || exit 1'}
@@ -358,11 +358,11 @@ class TestNodes:
         assert (ended.code, len(launches(ended)), ended.env["TRAINER_ATTEMPT"]) == (0, 2, "3"), ended
         assert_error(ended.err, "no-master-address", "node1")
 
-    # once: no word of how to continue the run
+    # regression: no message about how to continue the run
     @pytest.mark.parametrize(
         "env", [{"STUB_ON_TRAIN": "exit 1"}, {**OWN, "STUB_ON_TRAIN": 'echo x >"$RUN_DIR/status.json"; exit 1'}]
     )
     def test_a_death_without_a_restart_names_the_command_that_continues_the_run(self, run, env):
         ended = run(SLIPWAY_MAX_RESTARTS="0", **DEAD, **env)
         assert (ended.code, ended.requeued) == (1, False), ended
-        assert (ended.way_on[0], ended.way_on[-1]) == ("sbatch", str(ended.run_dir / "job.sh"))
+        assert (ended.continuation_words[0], ended.continuation_words[-1]) == ("sbatch", str(ended.run_dir / "job.sh"))

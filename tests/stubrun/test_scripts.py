@@ -1,4 +1,4 @@
-"""The committed scripts, run by Bash with programs that record their words: what they start, and with what."""
+"""The committed scripts, run by Bash with stub programs that record their arguments: what they start, and how."""
 
 import json
 import os
@@ -18,11 +18,11 @@ HOROVOD = ["horovod-gloo.job", "horovod.job", "horovod-srun.job"]
 SLURM = ["ddp.job", "ddp-ranks.job", "ddp-mpirun.job", "split.job", *HOROVOD, "single.job", "cpu.job", "selftest.job"]
 ALL = [*SLURM, "ddp.pbs", "horovod.pbs", "split.pbs", "ddp.sh"]
 SPLIT = {"split.job", "split.pbs"}
-"""Those whose ranks take two GPUs each."""
+"""Scripts whose ranks use two GPUs each."""
 SHAPES = {"ddp.sh": r"1 node x \d+ cores?", "single.job": "1 node x 1 GPU", "cpu.job": "2 nodes x 8 cores"}
-"""What they have used, of those that differ from the others; the device of ddp.sh is auto."""
+"""Usage of those that differ from the others; the device of ddp.sh is auto."""
 DIFFERENT = ["ddp.job", "ddp-ranks.job", "horovod-gloo.job", "single.job", "ddp.pbs", "ddp.sh"]
-"""One for each way to start ranks."""
+"""One script for each way to start ranks."""
 
 
 def test_every_committed_script_is_run_here():
@@ -31,7 +31,7 @@ def test_every_committed_script_is_run_here():
 
 
 @pytest.mark.parametrize("script", ALL)
-def test_a_good_run_says_one_line_and_starts_the_trainer_with_the_arguments_behind_its_own(project, script):
+def test_a_good_run_prints_no_messages_and_passes_its_arguments_on(project, script):
     ended = project.run(script, "--epochs", "a b", **DONE)
     assert (ended.code, ended.notes) == (0, [])
     words = payload_of(ended)
@@ -49,7 +49,7 @@ def test_a_good_run_says_one_line_and_starts_the_trainer_with_the_arguments_behi
     assert (ended.env["TRAINER_WORLD_SIZE"], ended.env["TRAINER_ATTEMPT"]) == (str(ranks), "1")
     assert (ended.env["RUN_DIR"], ended.env["PYTHONNOUSERSITE"]) == (str(ended.run_dir), "1")
     assert ended.env["PYTHONSAFEPATH"] == "1"
-    assert ended.env["SPT_NOENV"] == "1", "setproctitle wrote over the environment by which ranks are found"
+    assert ended.env["SPT_NOENV"] == "1", "setproctitle overwrote the environment that identifies ranks"
     assert "PYTHONPATH" not in ended.env
     # what is left
     assert project.on_disk() == []
@@ -61,7 +61,7 @@ def test_a_good_run_says_one_line_and_starts_the_trainer_with_the_arguments_behi
     # what it has used
     [line] = USED.findall(ended.err)
     shape = SHAPES.get(script, "2 nodes x 2 GPUs")
-    idle = "; .*4 .*GPUs .*" if script == "cpu.job" else ""  # whatever this stand-in of a scheduler gives it
+    idle = "; .*4 .*GPUs .*" if script == "cpu.job" else ""  # whatever this scheduler stub provides
     unit = "core" if "core" in shape else "GPU"
     assert re.fullmatch(rf"{script}: .*{shape} x \d+ s = \d+\.\d+ {unit}-hours{idle}", line), line
     kept = json.loads((ended.run_dir / "logs" / "1" / "account.json").read_text())
@@ -119,7 +119,7 @@ class TestLaunch:
         assert "--nv" not in project.run(script, SLIPWAY_DEVICE="cpu", **DONE).of("apptainer")[-1]
 
     def test_staged_files_are_used_and_removed(self, project, script):
-        """Data and image may have one name."""
+        """Data and image may have the same name."""
         data = project.folder / "my data" / "slipway.sif"
         data.mkdir()
         (data / "x").write_text("x")
@@ -136,7 +136,7 @@ class TestLaunch:
 
 @pytest.mark.parametrize("script", ["ddp.job", "ddp.pbs", "ddp.sh"])
 class TestRefusals:
-    """In one line, with exit code 78, and before anything has been written."""
+    """With a one-line error and exit code 78, before anything has been written."""
 
     @pytest.fixture(autouse=True)
     def nothing_written(self, project):
@@ -180,14 +180,14 @@ UNEVEN = "echo ' exec_host = n1/0+n2/0'; echo ' exec_vnode = (n1:ngpus=3)+(n2:ng
 @pytest.mark.parametrize(
     ("script", "env", "slug", "values"),
     [
-        # once: two ranks were started on the node with one GPU
+        # regression: two ranks were started on the node with one GPU
         ("ddp.job", {"STUB_GRES": NODE_3}, "uneven-gpus", []),
         ("ddp.pbs", {"STUB_ON_QSTAT": UNEVEN}, "uneven-gpus", []),
         ("ddp.job", {"SLURM_GPUS_ON_NODE": None}, "no-gpu", []),
         ("ddp.job", {"SLURM_HET_SIZE": "2", "STUB_HET": "4711"}, "heterogeneous-job", [2]),
         ("ddp.job", {"STUB_NODES": ""}, "no-nodes", ["scontrol", "node[1-2]"]),
         ("ddp.job", {"STUB_ON_SCONTROL": NO_HOSTS}, "no-nodes", ["scontrol", "node[1-2]"]),
-        # once: it trained on the one node that scontrol had named
+        # regression: it trained on the only node that scontrol had named
         ("ddp.job", {"SLURM_JOB_NUM_NODES": "2", "STUB_NODES": "node1"}, "no-nodes", [1, 2, "node[1-2]"]),
         ("ddp.job", {"SLIPWAY_SPARES": "2"}, "too-few-nodes", ["SLIPWAY_SPARES=2", " 2 "]),
         ("ddp.pbs", {"PBS_NODEFILE": "/dev/null"}, "no-nodes", ["/dev/null"]),
@@ -221,10 +221,10 @@ NO_PORT = {"STUB_ON_PORT": 'echo "free_port.py: no port" >&2; exit 1'}
 
 
 @pytest.mark.parametrize(
-    ("script", "env", "slug", "values", "before"),  # the last: what the program that failed said
+    ("script", "env", "slug", "values", "before"),  # the last: output of the program that failed
     [
         *((script, {"STUB_PREFLIGHT": "78"}, "node-not-ready", [], []) for script in DIFFERENT),
-        # once: `rendezvous at ...:bye`, and a user's script that never ran ended with 0
+        # regression: `rendezvous at ...:bye`, and a user's script that never ran ended with 0
         *(
             (script, {**OWN, "STUB_ON_APPTAINER": loses}, "bad-entry-point", ["slipway.sif"], [])
             for script in ("ddp.job", "single.job", "ddp.pbs", "horovod-gloo.job", "ddp.sh")
@@ -250,7 +250,7 @@ def test_what_is_found_on_the_nodes_ends_the_job_before_the_launch(  # noqa: PLR
 @pytest.mark.parametrize(
     ("script", "given", "found"),
     [
-        # once: under srun all ranks had the first node's
+        # regression: under srun all ranks had the first node's
         ("ddp.job", {"HOSTNAME": "n7"}, {"HOSTNAME": None}),
         ("single.job", {"HOSTNAME": "n7", "STUB_NODES": "node1"}, {"HOSTNAME": "n7"}),
         ("ddp.sh", {"HOSTNAME": "n7"}, {"HOSTNAME": "n7"}),
@@ -259,7 +259,7 @@ def test_what_is_found_on_the_nodes_ends_the_job_before_the_launch(  # noqa: PLR
         ("ddp-mpirun.job", {}, {"PRTE_MCA_prte_launch_agent": "env --block-signal=TERM prted"}),
         ("ddp.pbs", {"BACKEND": "horovod"}, {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "4"}),
         ("ddp.sh", {"BACKEND": "horovod"}, {"HOROVOD_SIZE": "2"}),
-        # GPUs and cores as the server of PBS says, otherwise as the directives do; ranks share the cores of a node
+        # GPUs and cores come from the PBS server's record, otherwise from the directives; ranks share a node's cores
         ("ddp.pbs", {"STUB_NGPUS": "8"}, {"TRAINER_RANKS_PER_NODE": "4"}),
         ("ddp.pbs", {}, {"TRAINER_RANKS_PER_NODE": "2"}),
         ("split.pbs", {"STUB_NGPUS": "8"}, {"TRAINER_RANKS_PER_NODE": "2", "DEVICES_PER_RANK": "2"}),
@@ -278,7 +278,7 @@ def test_what_ranks_find_in_their_environment(project, script, given, found):
 class TestLibraryIsFound:
     @pytest.fixture
     def spooled(self, tmp_path):
-        """Return what Slurm runs: a copy of the script, in a folder without a library."""
+        """Return what Slurm runs: a copy of the script in a folder without a library."""
         copy = tmp_path / "job04711" / "slurm_script"
         copy.parent.mkdir()
         shutil.copy(SCRIPTS / "ddp.job", copy)
@@ -286,7 +286,7 @@ class TestLibraryIsFound:
 
     @pytest.fixture
     def library(self, project):
-        """Return a copy of the library whose functions say where they are from."""
+        """Return a copy of the library whose functions print where they come from."""
 
         def library(folder):
             shutil.copytree(SCRIPTS / "lib", folder)
@@ -333,7 +333,7 @@ class TestLibraryIsFound:
             ["scheduler-silent"],
         )
 
-    # once: without an answer it was looked for in /lib, and by the name of a pipe, (null), in the current folder
+    # regression: without an answer it was looked for in /lib, and by the name of a pipe, (null), in the current folder
     @pytest.mark.parametrize(
         "said",
         [{"STUB_ON_SCONTROL": '[ "$1" != --details ] || exit 1'}, {"STUB_COMMAND": "(null)"}],
@@ -353,7 +353,7 @@ class TestLibraryIsFound:
         ended = project.run(spooled, STUB_COMMAND=str(project.folder / "my.job"), **DONE)
         assert (ended.code, ended.notes[0]) == (0, f"ddp.job: from {lib}/slurm.bash")
 
-    # once: ${script%/*} of a name without a slash is that name
+    # regression: ${script%/*} of a name without a slash is that name
     def test_beside_a_script_that_is_started_by_its_bare_name(self, project):
         shutil.copytree(SCRIPTS / "lib", project.folder / "my scripts" / "lib")
         shutil.copy(SCRIPTS / "ddp.sh", project.folder / "my scripts")
@@ -364,7 +364,7 @@ class TestLibraryIsFound:
         )  # fmt: skip
         assert (ended.code, ended.notes) == (0, [])
 
-    # once: Slurm goes to /tmp where the folder of submission is missing, and anybody can put a library there
+    # regression: Slurm goes to /tmp if the submission folder is missing, and any user can put a library there
     def test_nothing_is_run_from_another_folder_than_that_of_submission(self, project, tmp_path):
         copy = tmp_path / "slurm_script"
         shutil.copy(SCRIPTS / "ddp.job", copy)
@@ -412,7 +412,7 @@ class TestRanks:
         before = ended.err.partition("\ntrains\n")[0].splitlines()
         assert [said for said in before if re.fullmatch(line, said)] != [], ended
 
-    # once: each of them trained, in one run folder
+    # regression: each of them trained, in one run folder
     @pytest.mark.parametrize(("site", "slurm"), [("example", True), ("pbs", False), ("torque", False)])
     def test_one_process_on_two_nodes_is_refused(self, project, site, slurm):
         script = project.render("single", site, "modules=[]")
@@ -479,7 +479,7 @@ class TestHorovod:
 
     @pytest.mark.parametrize(("script", "backend"), [("horovod-gloo.job", None), ("ddp.job", "horovod")])
     def test_ranks_are_numbered_and_meet_at_the_server_on_the_head_node(self, project, script, backend):
-        # as of sbatch --ntasks-per-node=1 --cpus-per-task=8 in ddp.job: srun takes both from here, too
+        # as with sbatch --ntasks-per-node=1 --cpus-per-task=8 in ddp.job: srun takes both from here, too
         env = {"SLURM_NTASKS_PER_NODE": "1", "SLURM_CPUS_PER_TASK": "8", "BACKEND": backend}
         ended = project.run(script, **env, **DONE)
         assert ended.code == 0
@@ -522,7 +522,7 @@ class TestHorovod:
 
 
 class TestInherited:
-    """A job that was submitted from inside another one: what Slurm's variables say of that one is not believed."""
+    """A job that was submitted from inside another one: Slurm's variables about that job are not trusted."""
 
     ARRAY = {"SLURM_ARRAY_JOB_ID": "4700", "SLURM_ARRAY_TASK_ID": "3"}
     SILENT = {"STUB_ON_SCONTROL": FAILS.format('"show job"', "exit 1")}
@@ -532,9 +532,9 @@ class TestInherited:
         " 4700 3 RUNNING 4701 4-9 PENDING; exit ;; esac"
     )
     SEVERAL = {"SLURM_JOB_ID": "4700", "STUB_ON_SCONTROL": ALL_TASKS}
-    """`scontrol show job 4700` shows all tasks of the array 4700, of which one has that number."""
+    """`scontrol show job 4700` shows all tasks of the array 4700, one of which has that number."""
 
-    # once: two tasks' children took the parent's name, trained in one folder, and requeued the parent
+    # regression: two tasks' children took the parent's name, trained in one folder, and requeued the parent
     @pytest.mark.parametrize(
         ("answer", "name", "array", "said"),
         [
@@ -554,7 +554,7 @@ class TestInherited:
         asked = [words[-1] for words in ended.calls if words[:2] == ["scontrol", "requeue"]]
         assert asked == ([] if "no-requeue" in said else [name])
 
-    # once: it began anew, in a folder of another name
+    # regression: it began again, in a folder of another name
     @pytest.mark.parametrize("silent", ["twice", "for good"])
     def test_a_requeued_task_that_slurm_does_not_show_begins_no_other_run(self, project, tmp_path, silent):
         (tmp_path / "bin").mkdir()
@@ -585,7 +585,7 @@ class TestInherited:
     }  # fmt: skip
     KNOWN = {"STUB_ARRAY": "", "STUB_RESTARTS": "0"}
 
-    # once: an srun took SLURM_CPU_BIND of another job: all ranks on one core
+    # regression: an srun took SLURM_CPU_BIND of another job: all ranks on one core
     @pytest.mark.parametrize("script", ["ddp.job", "single.job"])
     def test_nothing_of_another_job_reaches_a_step(self, project, script):
         names = (*self.OTHER, "SLURM_JOB_NODELIST", "SLURM_JOB_CPUS_PER_NODE", "SLURM_GPUS_ON_NODE")
@@ -597,7 +597,7 @@ class TestInherited:
             inner = read_env(Path(f"{project.log}.srun"))
             seen.append([{name: found[name] for name in names if name in found} for found in (ended.env, inner)])
             launch = next(words for words in launches_of(ended) if words[0] == "srun")
-            words = launch[: launch.index("sh")]  # but the step's name, which has the mark of the run folder
+            words = launch[: launch.index("sh")]  # except the step's name, which holds the mark of the run folder
             steps.append([word for word in words if not word.startswith("--job-name=slipway-step-")])
         assert steps[0] == steps[1]
         assert seen[0] == seen[1]
@@ -669,7 +669,7 @@ class TestMpirun:
         assert all("--env=A=$(id) b" in words for words in ended.of("apptainer"))
 
 
-# once: ranks inherited 60 names of the library, and job.sh kept every default
+# regression: ranks inherited 60 names of the library, and job.sh kept every default
 @pytest.mark.parametrize("script", ["ddp.job", "ddp.pbs"])
 def test_a_shell_that_exports_all_it_sets_changes_nothing(project, script):
     profile = project.spool / "profile"
@@ -686,7 +686,7 @@ def test_a_shell_that_exports_all_it_sets_changes_nothing(project, script):
 
 @pytest.mark.parametrize(("script", "backend"), [("ddp.pbs", "ddp"), ("ddp.job", "horovod")])
 def test_ranks_inherit_no_pipe_of_the_script(project, script, backend):
-    """One that stays would keep the watcher of the time limit, or Horovod's server, alive."""
+    """An open pipe would keep the time-limit watcher, or Horovod's server, alive."""
     look = 'for fd in /proc/$$/fd/*; do [ "${fd##*/}" -le 2 ] || readlink "$fd" || :; done >>"$STUB_LOG.open"'
     ended = project.run(script, BACKEND=backend, STUB_ON_TRAIN=look, **DONE)
     assert ended.code == 0, ended
@@ -705,7 +705,7 @@ class TestDisks:
         assert project.on_disk() == []
 
     def test_what_a_running_job_has_there_is_left_alone(self, project):
-        """A second and a third job start in its run folder; of the third only the lock may know that the first runs."""
+        """A second and a third job start in its run folder; for the third, only the lock shows that the first runs."""
         first = project.start("ddp.job", STUB_ON_TRAIN=f'{WAIT}; ls -d "${{TRITON_CACHE_DIR%/*}}"', **DONE)
         first.until(project.up)
         folder = {"SLIPWAY_RUN_DIR": str(first.run_dir)}

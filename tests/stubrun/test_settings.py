@@ -1,4 +1,4 @@
-"""Settings: what is refused, in a line and before anything is executed; what a parent job exported."""
+"""Settings: one-line refusals before anything is executed, and variables that a parent job exported."""
 
 import re
 import subprocess
@@ -31,7 +31,7 @@ done
 
 @pytest.mark.parametrize("name", contract.SETTINGS)
 def test_what_a_setting_cannot_be_is_refused_in_one_line(project, name):
-    """Each value by the check alone; whole scripts below."""
+    """Each value only by the check; whole scripts below."""
     words = ["bash", "-c", CHECK, "-", name, *BAD]
     answers = subprocess.run(words, cwd=project.spool, stdout=subprocess.PIPE, text=True, check=True).stdout.split("\0")
     for value, code, said in zip(BAD, answers[::2], answers[1::2], strict=False):
@@ -44,11 +44,11 @@ def test_what_a_setting_cannot_be_is_refused_in_one_line(project, name):
 
 
 ASKED = {".job": [["scontrol", "--details", "show", "job", "4711"]], ".pbs": [["qstat", "-f", "4711.head"]], ".sh": []}
-"""What a script asks the scheduler before it looks at its settings: which job it is."""
+"""Queries of a script before it checks its settings: which job it is."""
 
 
 def worst(name):
-    """Return the value of a setting, of those that it cannot have, that would do most harm."""
+    """Return the most harmful of the values that the setting cannot have."""
     bad = [value for value in BAD if value and contract.refusal(name, value)]
     return ARITHMETIC if ARITHMETIC in bad else bad[0]
 
@@ -64,7 +64,7 @@ def worst(name):
 def test_a_bad_value_ends_a_script_before_anything_is_executed_or_written(project, script, name):
     before = sorted(project.folder.rglob("*"))
     ended = project.run(script, **{name: worst(name)})
-    # once: SLIPWAY_LIB="1\n2" is answered in two lines
+    # regression: SLIPWAY_LIB="1\n2" got a two-line error
     ended.assert_refused("bad-value" if name != "SLIPWAY_LIB" else "no-library", name)
     assert ended.calls == ASKED[Path(script).suffix]
     assert sorted(project.folder.rglob("*")) == before
@@ -84,7 +84,7 @@ def test_bytes_that_are_no_text_are_a_path_too(project):
     assert option_of(ended, "--data-dir") == f"{project.folder}/{name}"
 
 
-# once: it ran, and no later attempt did
+# regression: it ran, and no later attempt did
 def test_a_folder_of_submission_that_no_setting_may_name_is_refused(tmp_path):
     project = make_project(tmp_path / "a\tb", tmp_path / "spool")
     for script in ("ddp.job", "ddp.pbs"):
@@ -100,27 +100,27 @@ def test_a_mistyped_setting_is_named(project):
 
 
 class TestParentJob:
-    """A job that is submitted from inside a job: sbatch hands over that one's whole environment."""
+    """A job that is submitted from inside a job: sbatch passes that job's whole environment on."""
 
     @pytest.fixture(params=["ddp.job", "horovod-srun.job"])
     def parent(self, request, project):
-        """Return what a rank of another job has in its environment."""
+        """Return the environment of another job's rank."""
         ended = project.run(
             request.param, SLIPWAY_DATA="my data", SLURM_JOB_CPUS_PER_NODE="64(x2)", SLIPWAY_OUTPUT="runs", **DONE
         )
         assert ended.code == 0
         return {name: value for name, value in ended.env.items() if not name.startswith(("SLURM_", "STUB_"))}
 
-    def test_what_that_one_exports_does_not_reach_it(self, project, parent):
+    def test_exports_of_the_parent_job_do_not_reach_the_new_job(self, project, parent):
         ended = project.run("ddp.job", **{**parent, "SLIPWAY_RUN_DIR": None, "SLIPWAY_DATA": None}, **DONE)
         assert (ended.code, ended.notes) == (0, [])
         expected = {"DATA": "", "OMP_NUM_THREADS": "4", "MASTER_PORT": "24711", "TRAINER_ATTEMPT": "1"}
         expected["RUN_DIR"] = str(project.folder / "runs" / "ddp-4711")
         assert {name: ended.env[name] for name in expected} == expected
-        # once: a value of several lines (srun --mpi=list) is not found again in SLIPWAY_EXPORTED
+        # regression: a value of several lines (srun --mpi=list) is not found again in SLIPWAY_EXPORTED
         assert ended.env.keys() & {"HOROVOD_RANK", "TRAINER_MPI"} == set()
 
-    def test_what_the_user_sets_anew_does(self, project, parent):
+    def test_variables_that_the_user_sets_reach_the_new_job(self, project, parent):
         own = {"MASTER_PORT": "4444", "OMP_NUM_THREADS": "3", "SLIPWAY_RUN_DIR": str(project.folder / "mine")}
         ended = project.run("ddp.job", **{**parent, **own}, **DONE)
         assert ended.code == 0

@@ -1,4 +1,4 @@
-"""Signals: the warning of the time limit, scancel and preemption, Ctrl-C; and what is left behind."""
+"""Signals: the warning of the time limit, scancel and preemption, Ctrl-C; and leftovers."""
 
 import re
 import signal
@@ -24,7 +24,7 @@ mkdir -p "$RUN_DIR/checkpoints"
 ln -sfn step_9 "$RUN_DIR/checkpoints/latest"
 echo "$state 9 $word" >"$RUN_DIR/verdict.$TRAINER_ATTEMPT"
 exit 0"""
-"""A rank that looks for STOP."""
+"""A rank that checks for STOP."""
 
 
 def lib_that_waits_for_no_verdict(project):
@@ -53,7 +53,7 @@ class TestTimeLimit:
         assert (launches_of(ended), ended.requeued) == ([], False)
         assert project.on_disk() == []
 
-    # once: 1, and nothing requeued, as `echo` failed
+    # regression: 1, and nothing requeued, as `echo` failed
     def test_a_job_log_on_a_full_disk_changes_nothing(self, project):
         full = project.spool / "full"
         full.write_text(f'#!/bin/sh\nexec bash "{SCRIPTS}/ddp.job" 2>/dev/full\n')
@@ -72,7 +72,7 @@ class TestCancel:
         (sleep 0.7; echo "stopped 9 signal" >"$RUN_DIR/verdict.$TRAINER_ATTEMPT") >/dev/null 2>&1 &
         exit 143"""
         ended = project.run("ddp.job", STUB_ON_TRAIN=late, SLURMD_NODENAME=node)
-        assert (ended.code, ended.way_on[0]) == (75, "sbatch")
+        assert (ended.code, ended.continuation_words[0]) == (75, "sbatch")
         assert re.search(r" 9 .*\(signal\)", ended.notes[-1])
 
     @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ class TestCancel:
             "script",
             "sent",
             "to_all",
-        ),  # as Ctrl-C, and a terminal that is closed, are for all processes in the foreground
+        ),  # as Ctrl-C and closing a terminal do for all foreground processes
         [
             ("ddp.job", signal.SIGTERM, False),
             pytest.param("ddp.pbs", signal.SIGTERM, False, marks=pytest.mark.slow),
@@ -100,7 +100,7 @@ class TestCancel:
         assert_error(ended.err, "stopped-early")
         assert (job.left(), project.on_disk()) == ({}, [])
 
-    # once: after scancel the folders stayed on all nodes but the first
+    # regression: after scancel the folders stayed on all nodes except the first
     @pytest.mark.parametrize("moment", ["STUB_ON_TRAIN", "STUB_ON_PREFLIGHT"])
     def test_the_folders_go_on_all_nodes_though_slurm_starts_no_step_any_more(self, project, moment):
         other = project.folder / "disk of node2"
@@ -126,7 +126,7 @@ class TestCancel:
         (watch,) = [words for words in ended.of("srun") if "--job-name=slipway-scratch" in words]
         assert {"--overlap", "--nodelist=node2", "--nodes=1", "--mem=0", "--gres=none"} <= {*watch}
 
-    # once: FAILED with 75, when a job that had lost a node started again
+    # regression: FAILED with 75, when a job that had lost a node started again
     @pytest.mark.parametrize("moment", ["STUB_ON_PREFLIGHT", "STUB_ON_TRAIN"])
     @pytest.mark.parametrize(
         ("change", "requeued"),
@@ -144,7 +144,7 @@ class TestCancel:
         assert (ended.code, ended.requeued) == (75, requeued), ended
         assert not requeued or slugs(ended.err) == ["requeued"]
 
-    # once: 143 without a word, as scontrol is waited for, here and in job.sh, before there is a trap
+    # regression: 143 without a message, as scontrol is waited for, here and in job.sh, before there is a trap
     @pytest.mark.parametrize("which", ["first", "second"])
     def test_nor_does_one_while_slurm_is_asked_what_the_job_is(self, project, which):
         first = project.run("ddp.job", STUB_ON_TRAIN="exit 0")
@@ -163,7 +163,7 @@ class TestCancel:
             assert slugs(ended.err) == ["requeued" if requeued else "stopped-early"]
             assert not requeued or ["scontrol", "requeue", "4700_3"] in ended.calls
 
-    # once: it asked twice more, for a minute each, or for another minute where a task of an array was looked for
+    # regression: two more queries of a minute each, or another minute if a task of an array was looked up
     def test_one_then_ends_the_job_soon_though_slurm_is_silent(self, project):
         silent = """case $* in *"show job"*)
             [ -e "$STUB_LOG.asked" ] || kill -TERM "$STUB_SCRIPT_PID"
@@ -179,7 +179,7 @@ class TestCancel:
         assert (ended.code, ended.requeued) == (75, False)
         assert sum("job" in words for words in ended.of("scontrol")) == 3  # the last: whether the signal is stray
 
-    # once: requeued, too
+    # regression: requeued, too
     @pytest.mark.parametrize("when", ["joined", "stopped", "late"])
     def test_one_after_a_requeued_job_has_begun_ends_it(self, project, when):
         lib = lib_that_waits_for_no_verdict(project)
@@ -195,7 +195,7 @@ class TestCancel:
         ended = project.run("ddp.job", **env)
         assert (ended.code, ended.requeued) == (75, False), ended
 
-    # once: `read` and $(...) do not let a trap run: here and in check_mpi, in choose_port (the start of a container)
+    # regression: `read` and $(...) delay a trap: here and in check_mpi, in choose_port (the start of a container)
     def test_one_while_a_server_is_waited_for_ends_the_job(self, project):
         wait = 'case $* in */horovod_server.py*) touch "$STUB_LOG.up"; exec sleep 600 ;; esac'
         job = project.start("horovod-gloo.job", STUB_ON_PYTHON3=wait)
@@ -205,7 +205,7 @@ class TestCancel:
         assert job.end().code == 75
         assert time.monotonic() - began < 300
 
-    # once: Bash span in `wait`, deaf to all but SIGKILL
+    # regression: Bash spun in `wait`, deaf to all but SIGKILL
     @pytest.mark.parametrize(
         ("script", "sent", "code"),
         [
@@ -223,9 +223,9 @@ class TestCancel:
 
 
 class TestEarly:
-    """Before the run folder is opened, as where the scheduler is asked what the job is."""
+    """Before the run folder is opened, for example while the scheduler is queried about the job."""
 
-    # once: 138, 129 or 130 without a word
+    # regression: 138, 129 or 130 without a message
     @pytest.mark.parametrize(
         ("script", "env"),
         [
@@ -241,7 +241,7 @@ class TestEarly:
         assert slugs(ended.err)[-1] == ("time-too-short" if sent == "USR1" else "stopped-early")
         assert not ended.run_dir.exists()
 
-    # once: 143 without a word
+    # regression: 143 without a message
     def test_one_while_pbs_is_asked_again(self, project):
         asked = 'touch "$STUB_LOG.up"; exit 1'
         job = project.start("ddp.pbs", STUB_ON_QSTAT=asked)
@@ -260,7 +260,7 @@ class TestEarly:
 
 
 class TestOnThisMachine:
-    # SIGHUP once: 129 at once, and the ranks trained on
+    # SIGHUP regression: 129 at once, and the ranks trained on
     @pytest.mark.parametrize(
         ("sent", "to_all"),
         [(signal.SIGTERM, False), (signal.SIGINT, True), (signal.SIGHUP, True), (signal.SIGHUP, False)],
@@ -272,13 +272,13 @@ class TestOnThisMachine:
         time.sleep(0.3)  # the second rank
         job.send(sent, to_all=to_all)
         ended = job.end()
-        assert (ended.code, ended.way_on) == (75, ["bash", str(ended.run_dir / "job.sh")])
+        assert (ended.code, ended.continuation_words) == (75, ["bash", str(ended.run_dir / "job.sh")])
         assert re.search(r" 9 .*\(signal\)", ended.notes[-1])
         assert (job.left(), project.on_disk()) == ({}, [])
 
-    # once: handle_stop_signal finds no logs/N/pid yet, and does not look again
+    # regression: handle_stop_signal finds no logs/N/pid yet, and does not check again
     def test_a_signal_at_the_very_start_of_the_launch_is_not_lost(self, project):
-        """Between the trap and the moment at which the launch has noted its own process."""
+        """Between the trap and the moment at which the launch has recorded its process."""
         job = project.start("ddp.sh", STUB_ON_TRAIN=SAVE, USE_CONTAINER="0")
         job.until(job.run_dir / "logs" / "1" / "stderr.log")
         job.process.send_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""``jobgen render --standalone``: one file with the library inside does what a script beside its library does."""
+"""``jobgen render --standalone``: a single file with the library inside works like a script beside its library."""
 
 import re
 
@@ -52,7 +52,7 @@ def test_it_trains_alone(project, standalone, name):
         assert path.read_bytes() == (ROOT / "jobscripts" / "lib" / path.name).read_bytes()
 
 
-# once: realpath complained of the folder of the library, which is none
+# regression: realpath printed an error about the library's folder, which does not exist
 def test_a_trusted_folder(project, standalone):
     ended = project.run(standalone("ddp.job"), SLIPWAY_TRUSTED_FOLDER=str(project.folder), **DONE)
     assert (ended.code, ended.notes) == (0, [])

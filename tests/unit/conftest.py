@@ -1,4 +1,4 @@
-"""A login node of stubs, for commands that submit sets of runs; and sessions that stand for processes."""
+"""Fixtures: a login node of stub commands, a clean environment, and sessions that each count as one process."""
 
 import os
 import sys
@@ -54,7 +54,7 @@ def setenv(monkeypatch):
 
 @pytest.fixture
 def login_node(tmp_path, monkeypatch):
-    """Return the folder of records of a login node, whose sbatch and qsub number jobs from 101; work in a clone."""
+    """Return the folder in which a stub login node records calls; its sbatch and qsub number jobs from 101."""
     folder = tmp_path / "clone"
     folder.mkdir()
     for name in ("jobscripts", "configs", "build", "containers"):
@@ -76,8 +76,8 @@ def login_node(tmp_path, monkeypatch):
     return tmp_path
 
 
-class Forgetful:
-    """What a process says of its sessions if each had one to itself."""
+class ForgetfulProcess:
+    """State of a process that forgets its sessions, as if each session had its own process."""
 
     def __setattr__(self, name, value):
         pass
@@ -91,7 +91,7 @@ class Forgetful:
 
 @pytest.fixture
 def agree_after_each_step(monkeypatch):
-    """Let sessions outside of a job agree to stop after each step, so that tests know the step of a stop."""
+    """Make sessions outside of a job agree after each step, so that tests know at which step a stop takes effect."""
     monkeypatch.setattr("slipway.run.agreement.VOTE_INTERVAL", 0)
     for name in ("RUN_DIR", "TRAINER_ATTEMPT", "RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
@@ -99,14 +99,14 @@ def agree_after_each_step(monkeypatch):
 
 @pytest.fixture
 def script_file(monkeypatch):
-    """Let workers of pytest-xdist have a script, as the process of pytest does: the run folder is called after it."""
+    """Set the script name of pytest-xdist workers as in a plain pytest process: the run folder is named after it."""
     monkeypatch.setattr("__main__.__file__", sys.argv[0], raising=False)
 
 
 @pytest.fixture(autouse=True)
-def each_session_stands_for_a_process(monkeypatch):
-    """Let tests continue a run in one process; those of ``slipway.run.identity`` give it a process that remembers."""
+def treat_each_session_as_a_process(monkeypatch):
+    """Let tests continue a run within one process, except the tests of ``slipway.run.identity``."""
     if identity := sys.modules.get("slipway.run.identity"):
-        monkeypatch.setattr(identity, "process", Forgetful())
+        monkeypatch.setattr(identity, "process", ForgetfulProcess())
     if stop := sys.modules.get("slipway.base.stop"):
-        monkeypatch.setattr(stop.StopRequest, "unmet", stop.Reason.NONE)
+        monkeypatch.setattr(stop.StopRequest, "carried_over", stop.Reason.NONE)

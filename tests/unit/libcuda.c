@@ -1,5 +1,5 @@
-/* Stands in for NVIDIA's libcuda: CUDA and the GPUs are those of STANDIN_CUDA, such as "12020 70 80". With STANDIN_INIT
- * the driver does not start, with that code, or hangs, for "hang". */
+/* A stub of NVIDIA's libcuda: STANDIN_CUDA holds the CUDA version and the GPUs, such as "12020 70 80". STANDIN_INIT is
+ * the error code with which the driver fails to start; with "hang" it hangs. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

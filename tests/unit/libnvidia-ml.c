@@ -1,6 +1,6 @@
-/* Stands in for NVIDIA's libnvidia-ml: the GPUs are those of STANDIN_NVML, for each "BUS_ID PERCENT USED TOTAL MIG;", in
- * MiB, such as "0000:01:00.0 90 1024 81559 0;". As the original does, it answers nothing before nvmlInit_v2, and knows
- * no utilisation where MIG is on. */
+/* A stub of NVIDIA's libnvidia-ml: STANDIN_NVML holds the GPUs, for each "BUS_ID PERCENT USED TOTAL MIG;", in MiB, such
+ * as "0000:01:00.0 90 1024 81559 0;". Like the original, it fails before nvmlInit_v2, and has no utilization if MIG is
+ * enabled. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-"""Where training stands, when ranks ask each other, and what they agree on."""
+"""Training position, the ranks' votes, and what they agree on."""
 
 import pytest
 
@@ -6,12 +6,12 @@ from ranks import OneOf, on_ranks
 from slipway.base.environment import World
 from slipway.base.stop import Reason, StopRequest
 from slipway.checkpoint.header import Position
-from slipway.run.agreement import Agreement, Pace, Schedule
+from slipway.run.agreement import Agreement, Schedule, VoteInterval
 
 
 class TestPosition:
-    def test_what_was_observed_adds_up_and_an_epoch_begins_without_bad_samples(self):
-        position = Position(step=3, samples=9).with_observed(bad=2, seconds=1.5).with_observed(bad=1, seconds=0.5)
+    def test_observations_add_up_and_bad_samples_reset_each_epoch(self):
+        position = Position(step=3, samples=9).with_added(bad=2, seconds=1.5).with_added(bad=1, seconds=0.5)
         assert position == Position(step=3, samples=9, bad=3, elapsed=2.0)
         assert position.next_epoch() == Position(step=3, epoch=1, elapsed=2.0)
 
@@ -24,7 +24,7 @@ def requesting(reason):
 
 class TestAgreement:
     @pytest.mark.parametrize("asked", [[0, 0, 0], [0, 1, 0], [0, 3, 1], [2, 0, 1], [3, 3, 3]])
-    def test_the_largest_reason_of_any_rank_is_every_rank_s_and_the_numbers_are_summed(self, asked):
+    def test_ranks_agree_on_the_largest_reason_and_sum_their_numbers(self, asked):
         def action(ranks):
             rank = ranks.world.rank
             agreement = Agreement(ranks, requesting(Reason(asked[rank])), lambda: Reason.NONE)
@@ -32,7 +32,7 @@ class TestAgreement:
 
         assert on_ranks(3, action) == [(Reason(max(asked)), [3.0, 1.5])] * 3
 
-    def test_what_the_stop_file_of_one_rank_asks_stops_all(self):
+    def test_a_stop_file_read_by_rank_0_stops_all_ranks(self):
         def action(comm):
             stop_file = (lambda: Reason.USER) if comm.world.is_root else None
             return Agreement(comm, StopRequest(), stop_file).agree([])[0]
@@ -53,14 +53,14 @@ class TestAgreement:
 
 
 def observe(pace, steps, seconds):
-    """Let ``pace`` see the same often enough to settle."""
+    """Feed ``pace`` the same observation until it settles."""
     for _ in range(12):
         pace.observe(steps, seconds)
 
 
 class TestSchedule:
     def steps(self, schedule, until):
-        """Return the steps up to ``until`` at which something was due."""
+        """Return the steps up to ``until`` at which an action is due."""
         found, step = [], 0
         schedule.plan(0)
         while (step := schedule.next_step) <= until:
@@ -68,7 +68,7 @@ class TestSchedule:
             schedule.plan(step)
         return found
 
-    def test_at_first_each_step_is_one(self):
+    def test_ranks_agree_after_each_step_at_first(self):
         assert self.steps(Schedule(log_interval=10, checkpoint_interval=None), 4) == [1, 2, 3, 4]
 
     def test_records_and_checkpoints_come_at_their_multiples_whatever_the_pace(self):
@@ -89,7 +89,7 @@ class TestSchedule:
         assert schedule.next_step == 100 + interval
 
     def test_the_interval_grows_slowly_and_shrinks_at_once(self):
-        pace = Pace()
+        pace = VoteInterval()
         intervals = []
         for steps, seconds in [(1, 0.005), (1, 0.005), (2, 0.01), (4, 0.02), (8, 16.0), (1, 2.0)]:
             pace.observe(steps, seconds)

@@ -1,4 +1,4 @@
-"""Which module may know of what."""
+"""Allowed imports: which module may import or name which package."""
 
 import ast
 import graphlib
@@ -32,7 +32,7 @@ ROOMS = {
     "trainer": """
         evaluate __main__ launch train adapter selftest results build engine parallel data optim model config""",
 }
-"""The rooms of each package: each imports only those after it."""
+"""The layers of each package: each imports only those after it."""
 LIGHT = sorted(module.removesuffix(".py").replace("/", ".") for module in MODULES if module.startswith("slipway/base/"))
 """Modules of slipway that load no torch."""
 
@@ -87,7 +87,7 @@ def test_the_sources_and_their_imports_are_found():
             ["torch.nn.parallel"],
             {
                 "slipway/capture/data_parallel.py",  # which buffers a wrapper broadcasts
-                "slipway/state/wrappers.py",  # which unwraps what a script has wrapped
+                "slipway/state/wrappers.py",  # which removes a script's wrappers
                 "trainer/parallel/ddp.py",
             },
         ),
@@ -98,16 +98,16 @@ def test_the_sources_and_their_imports_are_found():
                 *("jobgen/follow/lookup.py", "jobgen/jobs/submit.py"),
                 "jobgen/render/files.py",  # where sites are
                 "jobgen/detect/__init__.py",  # of the login node
-                "jobgen/base/queue.py",  # hands it on to the scheduler's command
+                "jobgen/base/queue.py",  # passes it to the scheduler's command
                 "slipway/script/opening.py",  # of a user's script
                 *("trainer/__main__.py", "trainer/launch/preflight.py", "trainer/evaluate/command.py"),
-                "trainer/launch/dask/worker.py",  # hands it on to what it runs
-                "trainer/launch/spawn.py",  # hands it on to the ranks
+                "trainer/launch/dask/worker.py",  # passes it to its child processes
+                "trainer/launch/spawn.py",  # passes it to the ranks
             },
         ),
         (["torchvision"], {"trainer/model/torchvision_on_cpu.py"}),
         (["pickle", "dill", "joblib"], set()),
-        (["torch.save"], {"slipway/checkpoint/export.py"}),  # for people who ask for a .pt file
+        (["torch.save"], {"slipway/checkpoint/export.py"}),  # for users who request a .pt file
     ],
 )
 def test_only_these_modules_use(names, modules):
@@ -139,13 +139,13 @@ def test_only_the_environment_knows_variables_of_slurm(scheduler, modules):
     assert {module for module in ours if scheduler in MODULES[module]} == modules
 
 
-def test_texts_of_foreign_errors_are_looked_into_in_one_place():
+def test_third_party_error_texts_are_parsed_in_one_module():
     for module, text in MODULES.items():
         if not module.startswith("jobgen/") and module != "slipway/base/third_party_errors.py":
             assert "in str(error)" not in text, module
 
 
-def test_one_module_says_who_rank_0_is():
+def test_one_module_compares_the_rank_with_0():
     assert {module for module, text in MODULES.items() if re.search(r"rank == 0", text)} == {
         "slipway/base/environment.py"
     }
@@ -167,7 +167,7 @@ def test_what_answers_before_training_loads_no_torch(module):
     ("registry", "names"),
     [(DATASETS, DATASET_NAMES), (OPTIMIZERS, get_args(OptimizerName)), (SCHEDULES, get_args(ScheduleName))],
 )
-def test_what_may_be_configured_is_what_there_is(registry, names):
+def test_names_in_the_configuration_are_those_of_the_registries(registry, names):
     assert list(registry) == list(names)
 
 

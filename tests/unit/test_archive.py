@@ -1,4 +1,4 @@
-"""ZIP archives that other programs wrote, read by number: all of them as zipfile reads them, and damage by name."""
+"""ZIP archives of other programs: read as zipfile reads them; damage is reported by name."""
 
 import pickle
 import random
@@ -57,13 +57,13 @@ def test_more_members_than_two_bytes_count(tmp_path):
         assert archive.read(number) == b"%d" % number
 
 
-def test_members_behind_four_gigabytes(tmp_path, monkeypatch):
-    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 1000)  # so that four kilobytes do
+def test_members_beyond_four_gigabytes(tmp_path, monkeypatch):
+    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 1000)  # so that four kilobytes suffice
     contents = {str(number): bytes([number]) * 2000 for number in range(4)}
     assert content(Archive(write(tmp_path / "a.zip", contents=contents))) == contents
 
 
-def test_an_archive_behind_a_program(tmp_path):
+def test_an_archive_appended_to_a_program(tmp_path):
     path = write(tmp_path / "a.zip")
     path.write_bytes(b"#!/bin/sh\nexit\n" + path.read_bytes())
     assert content(Archive(path)) == CONTENTS
@@ -71,7 +71,7 @@ def test_an_archive_behind_a_program(tmp_path):
 
 def test_one_with_data_descriptors(tmp_path):
     with (tmp_path / "a.zip").open("wb") as file:
-        file.seekable = lambda: False  # as a pipe: sizes stand behind the data
+        file.seekable = lambda: False  # as for a pipe: sizes follow the data
         with zipfile.ZipFile(file, "w") as archive:
             archive.writestr("a/b", b"content")
     assert content(Archive(tmp_path / "a.zip")) == {"a/b": b"content"}
@@ -90,7 +90,7 @@ def test_a_flipped_byte_is_found_in_the_member_that_has_it(tmp_path, method):
     assert [archive.read(number) for number in (0, 1, 3)] == [CONTENTS[archive.names[number]] for number in (0, 1, 3)]
 
 
-def test_damage_anywhere_is_an_archive_error_and_never_another_content(tmp_path):
+def test_any_damage_raises_an_archive_error_and_never_returns_wrong_content(tmp_path):
     data = write(tmp_path / "whole.zip", contents={name: CONTENTS[name] for name in list(CONTENTS)[:2]}).read_bytes()
     generator = random.Random(1)
     for number in range(len(data)):
@@ -104,7 +104,7 @@ def test_damage_anywhere_is_an_archive_error_and_never_another_content(tmp_path)
         assert set(found.values()) <= set(CONTENTS.values())
 
 
-def test_one_that_is_cut_off_is_refused(tmp_path):
+def test_a_truncated_archive_is_refused(tmp_path):
     data = write(tmp_path / "whole.zip").read_bytes()
     for length in (0, 1, 21, 22, len(data) // 2, len(data) - 1):
         (tmp_path / "a.zip").write_bytes(data[:length])
@@ -127,14 +127,14 @@ def test_a_name_that_is_no_path_below_a_folder_is_refused(tmp_path, name):
 def test_names_of_other_systems(tmp_path):
     path = write(tmp_path / "a.zip", contents={"a/Z": b"1", "a/zz": b"2"})
     data = path.read_bytes()
-    path.write_bytes(data.replace(b"a/Z", b"a/\x81").replace(b"a/zz", b"a/\xc3\xbc"))  # Windows', and Unix'
+    path.write_bytes(data.replace(b"a/Z", b"a/\x81").replace(b"a/zz", b"a/\xc3\xbc"))  # Windows and Unix
     assert [*Archive(path).names] == ["a/ü", "a/ü"]
 
 
 @pytest.mark.parametrize("number", [10**6, 1 << 40, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
 @pytest.mark.parametrize("field", [0, 1, 2])
 def test_numbers_that_are_too_large_are_damage(tmp_path, monkeypatch, number, field):
-    """Sizes, and places, of a member, and of the directory."""
+    """Of sizes and offsets, of a member and of the directory."""
     monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 10)
     data = write(tmp_path / "a.zip", contents={"a/1": bytes(1000), "a/2": bytes(1000)}).read_bytes()
     extra = data.rindex(b"PK\1\2") + 46 + len("a/2") + 4 + 8 * field
@@ -151,7 +151,7 @@ def test_one_that_shrinks_under_its_reader_is_damaged(tmp_path):
         archive.read(0)
 
 
-def test_it_goes_to_another_process(tmp_path):
+def test_an_archive_can_be_pickled(tmp_path):
     archive = Archive(write(tmp_path / "a.zip"))
     assert content(pickle.loads(pickle.dumps(archive))) == CONTENTS  # noqa: S301 -- of our own
 

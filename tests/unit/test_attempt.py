@@ -1,4 +1,4 @@
-"""An attempt at a run: whom the folder belongs to, what is recorded, and what a request to stop becomes."""
+"""An attempt: ownership of the run folder, what it records, and how it handles stop requests."""
 
 import errno
 import json
@@ -64,24 +64,24 @@ def owned_after_begin(path, step=0, **env):
 
 
 def ended(path, reason=Reason.NONE, step=9):
-    """Leave ``path`` as an attempt that ended for ``reason`` does."""
+    """Write to ``path`` what an attempt that ended for ``reason`` leaves."""
     begun(path).conclude(reason, step=step)
 
 
 def failed(path):
-    """Leave ``path`` as an attempt that failed does."""
+    """Write to ``path`` what a failed attempt leaves."""
     owned_after_begin(path).fail(DIVERGED)
 
 
 def saved(path, step):
-    """Leave a checkpoint in ``path``."""
+    """Save a checkpoint in ``path``."""
     (path / "checkpoints" / f"step_{step:08d}").mkdir(parents=True)
     (path / "checkpoints" / "latest").unlink(missing_ok=True)
     (path / "checkpoints" / "latest").symlink_to(f"step_{step:08d}")
 
 
 def changed_by(path, error, **env):
-    """Let an attempt end in ``error`` after it has the folder and before it begins; return what that changed."""
+    """Fail an attempt with ``error`` between owning the folder and beginning; return what that changed."""
     before = snapshot(path)
     with pytest.raises(type(error)), opened(path, **env):
         raise error
@@ -99,7 +99,7 @@ def verdict_of(path, attempt=1):
 
 
 def snapshot(path):
-    """Return the bytes of every file below ``path``, by its name."""
+    """Return the bytes of each file below ``path``, by name."""
     return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
@@ -118,7 +118,7 @@ class TestAcquire:
         assert {entry.name for entry in path.iterdir()} == {"checkpoints", "figures", "lock", "logs"}
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
 
-    def test_one_that_is_there_keeps_its_mode_and_what_is_made_in_it_follows_the_umask(self, tmp_path, umask):
+    def test_an_existing_folder_keeps_its_mode_and_new_files_follow_the_umask(self, tmp_path, umask):
         path = tmp_path / "mine"
         path.mkdir()
         path.chmod(0o750)
@@ -200,14 +200,14 @@ def test_a_fifo_in_the_place_of_the_lock_is_not_waited_for(tmp_path):
     assert error.value.__cause__.errno == errno.EINVAL
 
 
-def test_a_fifo_in_the_place_of_a_stop_request_is_none(tmp_path):
+def test_a_fifo_named_stop_is_not_a_stop_request(tmp_path):
     os.mkfifo(tmp_path / "STOP")
     assert begun(tmp_path).stop_request() == Reason.NONE
 
 
 @pytest.mark.parametrize(("make", "kind"), [(os.mkfifo, "regular"), (os.mkdir, "folder")])
 @pytest.mark.parametrize("name", ["status.json", "run.json", "config.toml", "metrics.jsonl", "goodput.jsonl"])
-def test_what_has_the_name_of_a_file_of_the_run_but_is_not_a_file_is_refused(tmp_path, name, make, kind):
+def test_a_folder_or_fifo_named_like_a_run_file_is_refused(tmp_path, name, make, kind):
     make(tmp_path / name)
     with refused("not-a-file", tmp_path / name, kind):
         acquired(tmp_path)
@@ -244,7 +244,7 @@ class TestOpenAttempt:
 
 
 class TestBegin:
-    def test_what_runs_is_recorded_in_the_folder_and_for_this_attempt(self, tmp_path):
+    def test_run_records_are_written_to_the_folder_and_to_the_attempt(self, tmp_path):
         owned_after_begin(tmp_path, TRAINER_JOB_ID="42", WANDB_API_KEY="a-secret-token").release()
         record = json.loads((tmp_path / "run.json").read_text())
         assert record == {"host": "node1", "attempt": 1, "variables": {"TRAINER_JOB_ID": "42"}}
@@ -313,7 +313,7 @@ class TestStatus:
 
 
 class TestVerdict:
-    """The line by which the job script decides."""
+    """The one-line verdict that the job script reads."""
 
     @pytest.mark.parametrize(
         ("reason", "start", "step", "line"),
@@ -348,7 +348,7 @@ class TestVerdict:
 
     def test_an_attempt_whose_verdict_cannot_be_written_has_failed(self, tmp_path):
         owned = owned_after_begin(tmp_path)
-        (tmp_path / "verdict.1").mkdir()  # in its place; as root no mode would do
+        (tmp_path / "verdict.1").mkdir()  # a folder in its place: a mode would not stop root
         with pytest.raises(OSError, match="Is a directory"):
             owned.attempt.conclude(Reason.NONE, step=9)
         owned.fail(DIVERGED)
@@ -357,7 +357,7 @@ class TestVerdict:
 
 
 class TestRefusal:
-    """An attempt that is refused says so to the job script, and changes nothing else."""
+    """A refused attempt reports the refusal to the job script and changes nothing else."""
 
     ERROR = SlipwayError("different-run", "train.seed was 0")
     REASON = "different-run: train.seed was 0"
@@ -407,7 +407,7 @@ class TestStopFile:
         assert attempt.stop_request() == Reason.NONE
         now[0] = 101.0
         assert attempt.stop_request().word == word
-        assert attempt.stop_request().word == word, "it is remembered until the next look"
+        assert attempt.stop_request().word == word, "the result is cached until the next check"
 
     def test_it_stays_until_an_attempt_begins(self, tmp_path):
         ended(tmp_path, Reason.TIME_LIMIT)
@@ -419,15 +419,15 @@ class TestStopFile:
         ("meant", "reason"),
         [("", Reason.NONE), ("4711/1", Reason.NONE), ("4712/2", Reason.NONE), ("4711/2", Reason.TIME_LIMIT)],
     )
-    def test_a_time_limit_is_removed_at_the_next_start_unless_it_is_for_that(self, tmp_path, meant, reason):
+    def test_a_time_limit_stop_is_removed_at_the_next_start_unless_meant_for_it(self, tmp_path, meant, reason):
         ended(tmp_path, Reason.TIME_LIMIT)
         self.write(tmp_path, f"time-limit {meant}")
         assert begun(tmp_path, TRAINER_JOB_ID="4711", TRAINER_ATTEMPT="2").stop_request() == reason
         assert (tmp_path / "STOP").exists() == bool(reason)
 
-    # once: if a signal came with it, the status named that, and the STOP stopped the next attempt too
+    # regression: if a signal came too, the status named the signal, and STOP also stopped the next attempt
     @pytest.mark.parametrize("before", [Reason.USER, Reason.SIGNAL, Reason.TIME_LIMIT, Reason.NONE])
-    def test_that_of_the_user_is_removed_once_an_attempt_has_ended_after_it(self, tmp_path, before):
+    def test_a_user_stop_is_removed_after_the_attempt_in_which_it_was_written(self, tmp_path, before):
         attempt = begun(tmp_path)
         self.write(tmp_path, "user")
         attempt.conclude(before, step=9)
@@ -470,7 +470,7 @@ class TestStopFile:
         ],
         ids=["out of time", "stopped", "failed", "none", "done"],
     )
-    def test_that_of_the_user_between_attempts_stays_unless_the_run_was_done(self, tmp_path, leave, reason):
+    def test_a_user_stop_between_attempts_stays_unless_the_run_was_done(self, tmp_path, leave, reason):
         leave(tmp_path)
         self.write(tmp_path, "user")
         assert begun(tmp_path).stop_request() == reason

@@ -1,4 +1,4 @@
-"""What auto becomes: by the hardware when a run begins, by the checkpoint afterwards."""
+"""Values of "auto": chosen by the hardware when a run begins, and by the checkpoint after that."""
 
 import tomllib
 from dataclasses import replace
@@ -12,7 +12,7 @@ from slipway.checkpoint.header import Header, Position
 from slipway.dist.communicator import Alone
 from support import ROOT
 from trainer.config.settings import DataConfig, Launch, ModelConfig, Settings, TrainConfig
-from trainer.engine.auto_precision import PLAIN, by_hardware, multiplies_bf16, saved, settle
+from trainer.engine.auto_precision import PLAIN, saved, settle, supports_bf16, values_for_devices
 from trainer.engine.checkpoint import CONFIG
 
 CPU = torch.device("cpu")
@@ -21,7 +21,7 @@ GPU = torch.device("cuda", 0)
 
 @pytest.fixture
 def cpu(monkeypatch):
-    """Return a function that gives this machine a CPU with an instruction."""
+    """Return a function that gives this machine a CPU with a given instruction."""
 
     def set_instruction(name):
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_f": True, **({name: True} if name else {})})
@@ -42,7 +42,7 @@ def checkpoint_of(tables):
 
 
 def decided(settings, *, backend="ddp", tables=None, begun=False):
-    """Return --amp and --channels-last of a run that begins, or that had ``tables`` when it was saved."""
+    """Return --amp and --channels-last of a new run, or of one that saved ``tables``."""
     checkpoint = checkpoint_of(tables) if begun else None
     found = settle(settings, Alone(CPU), backend=backend, checkpoint=checkpoint)
     assert (found.launch, found.optim) == (settings.launch, settings.optim)
@@ -64,7 +64,7 @@ def test_a_cpu_that_multiplies_bf16_computes_in_it(cpu, instruction, expected):
     assert decided(settings_of()) == expected
 
 
-def test_a_cpu_of_which_torch_says_nothing_does_not_and_is_not_warned_of(monkeypatch, caplog):
+def test_a_cpu_unknown_to_torch_gets_no_amp_and_no_warning(monkeypatch, caplog):
     """As torch 2.10."""
     monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
     assert decided(settings_of()) == ("none", False)
@@ -77,16 +77,16 @@ def test_a_cpu_of_which_torch_says_nothing_does_not_and_is_not_warned_of(monkeyp
 )
 def test_a_gpu_does_since_ampere(monkeypatch, capability, expected):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
-    assert multiplies_bf16(GPU) is expected
+    assert supports_bf16(GPU) is expected
 
 
 def test_a_gpu_of_amd_has_other_numbers(monkeypatch):
     monkeypatch.setattr(torch.version, "hip", "7.1")
-    assert not multiplies_bf16(GPU)
+    assert not supports_bf16(GPU)
 
 
 def test_devices_without_bf16_keep_the_plain_settings():
-    assert by_hardware(settings_of(), bf16=False) == PLAIN
+    assert values_for_devices(settings_of(), bf16=False) == PLAIN
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_devices_without_bf16_keep_the_plain_settings():
         ({"arch": "mine:model", "amp": "bf16", "channels_last": True}, "ddp", ("bf16", True)),
     ],
 )
-def test_what_is_asked_for_takes_precedence(cpu, settings, backend, expected):
+def test_explicit_settings_take_precedence(cpu, settings, backend, expected):
     cpu("avx512_bf16")
     assert decided(settings_of(**settings), backend=backend) == expected
 
@@ -143,7 +143,7 @@ def test_a_manifest_with_something_else_is_refused(tables):
         (("imagefolder", True, None), "simplejpeg"),
         (("imagefolder", False, None), "pil"),
         (("digits", True, None), "pil"),
-        (("imagefolder", True, {}), "pil"),  # of a run that began before there were two
+        (("imagefolder", True, {}), "pil"),  # of a run that began before the second key existed
         (("imagefolder", True, {"data": {"decoder": "pil"}}), "pil"),
         (("imagefolder", False, {"data": {"decoder": "simplejpeg"}}), "simplejpeg"),
     ],
@@ -174,7 +174,7 @@ def test_the_example_configurations_leave_precision_to_the_hardware():
 
 
 def test_a_gpu_that_emulates_bf16_is_warned_of(monkeypatch, caplog):
-    """The run began on another machine; this needs no GPU."""
+    """The run began on another machine. This test needs no GPU."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (7, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "V100")
     monkeypatch.setattr("trainer.engine.auto_precision.broadcast_json", lambda _comm, value: value)

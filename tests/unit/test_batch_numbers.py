@@ -1,4 +1,4 @@
-"""Numbers of the batches in a resumed epoch: ``session.batch``, and counters that begin from 0 again."""
+"""Batch numbers in a resumed epoch: ``session.batch``, and counters that restart from 0."""
 
 import contextlib
 import itertools
@@ -32,7 +32,7 @@ class Script:
         self.optimizer.step()
 
     def run(self, *, stop_at=None, counted=lambda batches, _: enumerate(batches), epochs=2):
-        """Train; stop in the batch of this number of this pass of epoch 1. Return what ``session.batch`` was."""
+        """Train; stop in this batch of this pass of epoch 1. Return the values of ``session.batch``."""
         found = []
         with contextlib.suppress(Stopped), self.session as session:
             found.append(session.batch)
@@ -60,7 +60,7 @@ def test_between_two_epochs_it_is_0(tmp_path):
 
 
 class Own:
-    """A class with ``__next__``, such as prefetchers are."""
+    """A class with ``__next__``, such as a prefetcher."""
 
     def __init__(self, batches):
         self.batches = iter(batches)

@@ -1,4 +1,4 @@
-"""What bench/ makes of measured costs, and that it runs where there is no GPU."""
+"""bench/: evaluation of measured costs, and that it runs without a GPU."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ from comparison import AGAIN, Cost, Measure, compare, compare_all, run
 
 
 def turns(costs):
-    """Return a turn that costs so much each time, one after another."""
+    """Return a function that costs the next of these values in each call."""
     left = iter(costs)
     return lambda: Cost(next(left), clock=2.0)
 
@@ -26,7 +26,7 @@ def test_a_contender_is_compared_with_the_peer_of_the_same_round():
     assert "| own | 4.5 | 2 | 3.00 (2.00-4.00) | 2.5 |" in found.table()
 
 
-def test_an_aim_that_is_missed_is_said():
+def test_a_missed_aim_is_reported():
     found = compare("a", {"peer": turns([8, 8]), "own": turns([4])}, rounds=1, aims={"own": 2.5})
     assert found.misses("own")
     assert "2.5, missed" in found.table()
@@ -42,7 +42,7 @@ def test_an_aim_may_name_another_contender(aim, missed):
 
 
 @pytest.mark.parametrize(("limit", "missed"), [(5, False), (3, True)])
-def test_a_limit_is_of_the_cost_itself(limit, missed):
+def test_a_limit_applies_to_the_absolute_cost(limit, missed):
     measures = [Measure("stall", "ms", limits={"own": limit})]
     [found] = compare_all(measures, {"peer": lambda: [Cost(9)], "own": lambda: [Cost(4)]}, rounds=1)
     assert found.misses("own") == missed

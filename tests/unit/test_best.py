@@ -1,4 +1,4 @@
-"""``session.load_best``: the best weights in the models, for a test at the end of a script."""
+"""``session.load_best``: loads the best weights into the models, for a test at the end of a script."""
 
 import json
 from contextlib import suppress
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("agree_after_each_step")
 
 
 class Script:
-    """Adds 1 to a weight in each batch, of which an epoch has two; the metric is best where the weight is 4."""
+    """Adds 1 to a weight in each batch, two batches per epoch; the metric is best at weight 4."""
 
     def __init__(self, folder, **options):
         self.model = nn.Linear(1, 1, bias=False)
@@ -54,7 +54,7 @@ def records_of_tests(folder):
 
 
 def finish(folder, **options):
-    """Train in a further attempt and test the best weights; return the last weight and the best one."""
+    """Train in another attempt and test the best weights; return the last weight and the best one."""
     script = Script(folder)
     with script.session as session:
         script.train(**options)

@@ -1,4 +1,4 @@
-"""What a rank leaves that ends before training, for the job script."""
+"""The cause file that a rank writes for the job script if it ends before training."""
 
 import contextlib
 import socket
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from slipway import Session
-from slipway.base.cause import LONGEST, leave_cause
+from slipway.base.cause import LONGEST, write_cause
 from slipway.base.errors import AllDamagedError, SlipwayError, StateMismatchError, TrackerError, explain
 from trainer.config.errors import ConfigError, TrainerError, UsageError
 
@@ -19,7 +19,7 @@ DAMAGED = AllDamagedError(count=2, folder="a")
 
 @pytest.fixture
 def attempt(tmp_path, monkeypatch):
-    """Return the folder that a job script has made for the third attempt."""
+    """Return the folder that a job script makes for the third attempt."""
     folder = tmp_path / "logs" / "3"
     folder.mkdir(parents=True)
     monkeypatch.setenv("RUN_DIR", str(tmp_path))
@@ -29,7 +29,7 @@ def attempt(tmp_path, monkeypatch):
 
 
 def leave(attempt, error, **variables):
-    leave_cause(error, folder=attempt.parents[1], variables={"TRAINER_ATTEMPT": "3", **variables})
+    write_cause(error, folder=attempt.parents[1], variables={"TRAINER_ATTEMPT": "3", **variables})
 
 
 def marked(attribute):
@@ -65,7 +65,7 @@ class TestLeave:
         leave(attempt, NO_GPU, RANK="0")
         assert left(attempt) == f"2 unknown-flag: {HOST}: [rank 1] --frob\n"
 
-    def test_one_line_whatever_the_error_says(self, attempt):
+    def test_the_cause_is_one_line_for_any_error_text(self, attempt):
         leave(attempt, ConfigError("no-gpu", "a\nb\x1b[31m\0c \udcff" + "d" * 9999))
         text = left(attempt)
         assert text.startswith(f"78 no-gpu: {HOST}: a b [31m c d")
@@ -74,7 +74,7 @@ class TestLeave:
     @pytest.mark.parametrize("number", ["", "0", "4", "no number", "../3"])
     def test_it_is_left_only_in_the_folder_that_a_job_script_has_made(self, attempt, number):
         leave(attempt, NO_GPU, TRAINER_ATTEMPT=number)
-        leave_cause(NO_GPU, folder=None, variables={"TRAINER_ATTEMPT": "3"})
+        write_cause(NO_GPU, folder=None, variables={"TRAINER_ATTEMPT": "3"})
         assert sorted(path.name for path in attempt.parents[1].rglob("*")) == ["3", "logs"]
 
     def test_a_folder_that_cannot_be_written_raises_nothing(self, attempt):
@@ -121,7 +121,7 @@ class TestSession:
         with session():
             assert left(attempt) is None
 
-    def test_that_of_another_rank_stays(self, attempt, session):
+    def test_the_cause_of_another_rank_stays(self, attempt, session):
         (attempt / "cause").write_text("78 of another rank\n")
         with contextlib.suppress(TrackerError), session(trackers="none"):
             pass

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: written whole, verified before use, kept, and fallen back on."""
+"""Checkpoints on disk: atomic writes, verification, retention and fallback."""
 
 import errno
 import json
@@ -21,7 +21,7 @@ from support import file_size_limit
 
 
 def checkpoint_of(step=5, *, accuracy=None, size=100):
-    """Return a checkpoint whose tensors tell its step."""
+    """Return a checkpoint whose tensors hold its step."""
     generator = torch.Generator().manual_seed(step)
     tensors = {
         "model": {"conv.weight": torch.randn(size, generator=generator), "bn.count": torch.tensor(step)},
@@ -48,7 +48,7 @@ def add(store, *steps):
 
 
 def damaged(path, *values):
-    """Hold that the checkpoint ``path`` is damaged, and that the error names ``values``."""
+    """Assert that checkpoint ``path`` is damaged and that the error names ``values``."""
     with pytest.raises(DamagedError) as error:
         read_checkpoint(path)
     assert_names(str(error.value), *values)
@@ -121,7 +121,7 @@ class TestOneCheckpoint:
 
     def test_any_flipped_bit_of_the_manifest_is_damage(self, path):
         manifest = path / MANIFEST
-        for place in range(0, 8 * manifest.stat().st_size, 7):  # every byte, and each of its bits in turn
+        for place in range(0, 8 * manifest.stat().st_size, 7):  # each byte, and each of its bits in turn
             flip_bit(manifest, place)
             with pytest.raises(DamagedError):
                 read_header(path)
@@ -162,7 +162,7 @@ class TestOneCheckpoint:
         write(path.with_name("step_00000006"), checkpoint_of(6))
         before, after = synced[: synced.index("renamed")], synced[synced.index("renamed") :]
         assert {"model.safetensors", "optimizer.safetensors", "manifest"} <= set(before)
-        assert path.parent.name in after, "and its name after that"
+        assert path.parent.name in after, "the rename comes last"
 
     def test_the_same_step_saved_again_replaces_it(self, path):
         other = Checkpoint({"model": {"w": torch.ones(3)}}, Header(Position(step=5)))
@@ -204,7 +204,7 @@ class TestStore:
 
     @staticmethod
     def names(store):
-        """Return the names in the folder of ``store``, and the targets of its links."""
+        """Return the names in the folder of ``store`` and the targets of its links."""
         entries = store.path.iterdir()
         return sorted(f"{entry.name} -> {entry.readlink()}" if entry.is_symlink() else entry.name for entry in entries)
 
@@ -261,7 +261,7 @@ class TestStore:
         store.set_aside_after(1)
         assert_warning(caplog.text, "checkpoint-set-aside", store.path / "step_00000009", "step_00000009.set-aside.1")
         aside = ["step_00000008.set-aside.1", "step_00000009.set-aside.1"]
-        # the only checkpoint that is not set aside was not evaluated: there is no best
+        # the only checkpoint not set aside was not evaluated, so there is no best
         assert self.names(store) == ["latest -> step_00000001", "step_00000001", *aside]
         assert not store.is_newest(store.path / aside[1])
         for step in (2, 3, 9):
@@ -350,7 +350,7 @@ class TestStore:
 class TestFinding:
     @pytest.fixture
     def run(self, tmp_path):
-        """Return another run's folder, with checkpoints of steps 1 and 2."""
+        """Return the folder of another run, with checkpoints of steps 1 and 2."""
         store = CheckpointStore(tmp_path / "other" / "checkpoints", keep=2)
         store.path.mkdir(parents=True)
         add(store, 1, 2)

@@ -1,4 +1,4 @@
-"""From a TOML file and flags to one valid Config, and what a person reads where there is none."""
+"""From a TOML file and flags to a valid Config, and the messages for users if there is none."""
 
 import ast
 import dataclasses
@@ -25,7 +25,7 @@ FIELDS = [(section, field.name) for section, cls in SECTIONS.items() for field i
 
 
 def another_value(hint, value):
-    """Return a valid value of the type ``hint`` that is not ``value``."""
+    """Return a valid value of type ``hint`` other than ``value``."""
     if NoneType in get_args(hint):
         return {int: 7, float: 0.5, str: 'a "b" \\ é\n[c]'}[get_args(hint)[0]]
     if get_origin(hint) is Literal:
@@ -43,7 +43,7 @@ def another_value(hint, value):
 
 
 def changed_settings():
-    """Return Settings in which no field has its default value, but for one of two alternatives."""
+    """Return Settings in which every field differs from its default, except for one of two alternatives."""
     sections = {}
     for name, cls in SECTIONS.items():
         defaults, hints = cls(), get_type_hints(cls)
@@ -55,7 +55,7 @@ def changed_settings():
 
 
 def flags_for(settings):
-    """Return the flags that spell every field of ``settings``, but for the one that an alternative replaces."""
+    """Return the flags that set each field of ``settings``, except the field that an alternative replaces."""
     words = []
     for section, name in FIELDS:
         value = getattr(getattr(settings, section), name)
@@ -79,18 +79,18 @@ def written(folder, text):
 
 
 def assert_refused(path, slug, *values):
-    """Hold that ``path`` is refused in one line that names these values."""
+    """Assert that ``path`` is refused with a one-line error that names these values."""
     with refused(slug, path, *values, code=EXIT_CONFIG) as error:
         load(path)
     assert "\n" not in str(error.value)
 
 
 def is_sentence(node):
-    """Tell whether ``node`` of a syntax tree is a string on its own that ends in a full stop."""
+    """Return whether ``node`` of a syntax tree is a bare string that ends in a full stop."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and str(node.value.value)[-1:] == "."
 
 
-def test_what_is_neither_in_the_file_nor_in_flags_has_its_default():
+def test_fields_set_nowhere_have_their_defaults():
     assert parse(["--seed", "0"]) == Settings()
 
 
@@ -104,7 +104,7 @@ def test_every_field_is_a_flag_of_the_same_name():
 
 
 @pytest.mark.parametrize("off", ["0", "0.0", '""'])
-def test_what_may_be_absent_is_switched_off(tmp_path, off):
+def test_optional_fields_can_be_switched_off(tmp_path, off):
     for name, section in SECTIONS.items():
         for key, hint in get_type_hints(section).items():
             if (
@@ -138,7 +138,7 @@ def test_a_later_file_overrides_an_earlier_one(tmp_path):
 
 
 class TestAlternatives:
-    """--batch-size and --batch-size-per-rank say the same in two ways."""
+    """--batch-size and --batch-size-per-rank are alternatives."""
 
     def test_both_in_one_place_are_refused(self, tmp_path):
         both = ["--batch-size ", "--batch-size-per-rank"]
@@ -156,7 +156,7 @@ class TestAlternatives:
         assert getattr(train, flag) == 16
         assert getattr(train, file) == getattr(TrainConfig(), file)
 
-    def test_the_alternative_that_holds_is_saved(self, tmp_path):
+    def test_the_effective_alternative_is_saved(self, tmp_path):
         for flag in ("batch_size", "batch_size_per_rank"):
             settings = parse([f"--{flag}", "16"])
             assert load(written(tmp_path, tomli_w.dumps(experiment(settings)))).train == settings.train

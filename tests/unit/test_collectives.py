@@ -1,4 +1,4 @@
-"""What rank 0 decides reaches every rank, and so does its failure."""
+"""Collectives: rank 0's decisions, and its failures, reach every rank."""
 
 import errno
 import os

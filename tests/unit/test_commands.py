@@ -1,4 +1,4 @@
-"""The first word of the trainer's command line: a command, or something to train by."""
+"""The first word of the trainer's command line: a command, or the start of a training command."""
 
 import importlib
 import subprocess

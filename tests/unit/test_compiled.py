@@ -1,4 +1,4 @@
-"""What torch.compile has made in a job is kept in the run folder, and used by its owner alone."""
+"""The torch.compile cache of a job: kept in the run folder, and used only by its owner."""
 
 import os
 import time
@@ -9,15 +9,15 @@ import pytest
 from messages import assert_warning, slugs
 from slipway.base.environment import World, read_environment
 from slipway.checkpoint import compile_cache as compiled
-from slipway.checkpoint.compile_cache import CompiledCode, kind_of_node
+from slipway.checkpoint.compile_cache import CompiledCode, node_fingerprint
 
 
 class Node:
-    """A node with a cache of its own, and the run folder that all share."""
+    """A node with its own cache, and the run folder that all nodes share."""
 
     def __init__(self, run, name):
         self.run, self.cache = run, run.parent / name
-        self.archive = run / "compiled" / f"{kind_of_node()}.zip"
+        self.archive = run / "compiled" / f"{node_fingerprint()}.zip"
 
     def begin(self, *, attempt="1", **world):
         """Begin an attempt."""
@@ -27,21 +27,21 @@ class Node:
         return code
 
     def compile(self, name, age=10, *, where=None):
-        """Write a file into the cache, last changed ``age`` seconds ago."""
+        """Write a file into the cache, modified ``age`` seconds ago."""
         path = (where or self.cache) / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"code of {name}" * 100)
         os.utime(path, (time.time() - age,) * 2)
 
     def pack(self, name):
-        """Write an archive that holds one file."""
+        """Write an archive with one file."""
         self.archive.parent.mkdir(exist_ok=True)
         with zipfile.ZipFile(self.archive, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr(name, f"code of {name}" * 100)
 
     @property
     def kept(self):
-        """The names in the archive, all of whose members are whole."""
+        """Return the names in the archive, after checking all of its members."""
         with zipfile.ZipFile(self.archive) as archive:
             assert archive.testzip() is None
             return sorted(archive.namelist())
@@ -179,7 +179,7 @@ def test_code_that_could_not_be_saved_is_saved_later(node, caplog):
     (node.run / "compiled").unlink()
     code.save()
     assert node.kept == ["ab/kernel.so"]
-    node.archive.unlink()  # by a person
+    node.archive.unlink()  # by the user
     (node.archive.parent / ".left.zip").write_text("by an attempt that was killed")
     code.save()
     assert node.kept == ["ab/kernel.so"]

@@ -1,4 +1,4 @@
-"""docs/contract.md is the one list of variables, settings, files and exit codes: the code has no other."""
+"""docs/contract.md lists all variables, settings, files and exit codes of the code."""
 
 import ast
 import re
@@ -42,7 +42,7 @@ def first_cells(text):
 
 
 def names(text):
-    """Return the names of variables in the first column of the tables in ``text``."""
+    """Return the variables in the first column of the tables in ``text``."""
     return {name for cell in first_cells(text) for name in re.findall(r"`([A-Z][A-Za-z_]+)`", cell)}
 
 
@@ -54,7 +54,7 @@ def strings():
 
 
 def exported():
-    """Return what the functions of the library that launch ranks export, and what exec's each rank."""
+    """Return what the library's launch functions export, and what the rank wrapper executes."""
     for path in LIBRARY:
         if path.name in {"settings.bash", "build.bash"}:
             continue

@@ -1,4 +1,4 @@
-"""slipway.base.contract is the one place of names, settings and constants."""
+"""slipway.base.contract is the only place that defines names, settings and constants."""
 
 import ast
 import re
@@ -34,7 +34,7 @@ class TestLayout:
         assert names <= set(sys.stdlib_module_names)
 
     @pytest.mark.slow
-    def test_what_is_generated_from_it_is_up_to_date(self):
+    def test_generated_files_are_up_to_date(self):
         done = subprocess.run(
             [sys.executable, ROOT / "build" / "generate", "--check"], capture_output=True, text=True, check=False
         )
@@ -113,7 +113,7 @@ VALUES = [
         "\uff11",
     ),
 ]
-"""Of every kind, and what a pattern of one language might take for another thing: line ends, digits beyond ASCII."""
+"""One of each kind, plus what a pattern of one language might take for another: line ends, digits beyond ASCII."""
 
 
 def test_patterns_behave_alike_in_bash_and_python():
@@ -140,7 +140,7 @@ NAMES = {
     if name.isupper() and isinstance(value, str) and not name.startswith(("VERSION", "EXIT"))
 }
 OF_JOBS = {"answer", "pid", "server"}
-"""What the library writes into logs/N for itself alone."""
+"""Files that the library writes into logs/N for its own use."""
 
 
 def test_every_file_of_a_run_folder_that_the_library_names_is_one_of_the_contract_module():

@@ -1,4 +1,4 @@
-"""Run folders that were copied by a program that follows links: ``latest`` and ``best`` are folders in the copy."""
+"""Run folders copied by a program that follows links: ``latest`` and ``best`` are folders in the copy."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("agree_after_each_step")
 
 
 def train(folder, *, stop_at=None):
-    """Train with three batches in an epoch, of which the second is best; return where it began, and the weight."""
+    """Train with three batches per epoch, the second of which is best; return the first step and the weight."""
     torch.manual_seed(7)
     model = nn.Linear(1, 1)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
@@ -37,13 +37,13 @@ def train(folder, *, stop_at=None):
 
 @pytest.fixture
 def expected(tmp_path):
-    """Return the weight of a run that is not copied."""
+    """Return the weight of a run that was not copied."""
     return train(tmp_path / "whole")[1]
 
 
 @pytest.fixture
 def copy(tmp_path):
-    """Return the checkpoints of a run that was stopped at step 7, as ``cp -rL`` copies them."""
+    """Return the checkpoints of a run stopped at step 7, as ``cp -rL`` copies them."""
     train(tmp_path / "run", stop_at=7)
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     return tmp_path / "copy" / "checkpoints"
@@ -64,7 +64,7 @@ def test_it_resumes_exactly_and_loses_no_checkpoint(copy, expected, caplog):
     assert list(copy.glob(".*")) == []
 
 
-def test_where_only_the_copy_is_left_it_gets_its_name_again(copy, expected):
+def test_if_only_the_copy_is_left_it_gets_its_step_name_back(copy, expected):
     for path in copy.glob("step_*"):
         shutil.rmtree(path)
     assert slipway.peek(copy.parent)[:2] == (2, 7)

@@ -1,4 +1,4 @@
-"""``trainer.launch.dask`` with a real scheduler of Dask and two workers on loopback: steps, and the end of jobs."""
+"""``trainer.launch.dask`` with a real Dask scheduler and two workers on loopback: job steps, and the end of jobs."""
 
 import json
 import signal
@@ -22,7 +22,7 @@ LIFELINE = """{
     for _ in {1..600}; do sleep 0.1 3<&- </dev/null; done
 }
 """
-"""Ends as what ``remote_script`` writes does: by the end of its standard input."""
+"""Ends as the script of ``remote_script`` does: at the end of its standard input."""
 
 
 def until(found, limit=300.0):
@@ -35,7 +35,7 @@ def until(found, limit=300.0):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Return the folder of a request whose scheduler and two workers run."""
+    """Return the folder of a request whose scheduler and two workers are running."""
     folder = tmp_path_factory.mktemp("dask")
     make_security(folder)
     tls = [f"--tls-{name}={folder}/{file}.pem" for name, file in
@@ -78,7 +78,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def step(folder, tmp_path):
-    """Return a function that starts a step with a script."""
+    """Return a function that starts a job step with a script."""
     started = []
 
     def step(script, *words):
@@ -100,7 +100,7 @@ def step(folder, tmp_path):
 
 @pytest.fixture
 def pids(tmp_path):
-    """Return a function that returns the processes of LIFELINE on both nodes, once they run."""
+    """Return a function that returns the processes of LIFELINE on both nodes once they run."""
     paths = [tmp_path / f"pid.{number}" for number in range(2)]
     return lambda: [int(until(lambda path=path: path.exists() and path.read_text())) for path in paths]
 
@@ -145,7 +145,7 @@ class TestStep:
         until(lambda: not any(map(psutil.pid_exists, both)))
 
     @pytest.mark.prove
-    def test_what_ignores_sigterm_is_killed_in_the_end(self, step, monkeypatch, pids):
+    def test_processes_that_ignore_sigterm_are_killed_at_last(self, step, monkeypatch, pids):
         process = step("trap '' TERM\necho $$ >$FILE.$NODE_RANK\nfor i in {1..300}; do sleep 1; done")
         both = pids()
         process.send_signal(signal.SIGTERM)
@@ -166,7 +166,7 @@ class TestStep:
         assert_error(done.stderr, "dask-scheduler-silent", "tls://127.0.0.1:9")
 
     def test_a_worker_that_is_killed(self, folder, step, pids):
-        """The last test of this class: it needs both workers no more."""
+        """Must be the last test of this class: it kills one of the two workers."""
         process = step(LIFELINE, "--together")
         both = pids()
         psutil.Process(both[1]).parent().kill()
@@ -180,7 +180,7 @@ class TestStep:
 class TestJobs:
     @pytest.fixture
     def scheduler(self, tmp_path, monkeypatch):
-        """Return a function that makes a scheduler whose jobs take so many cancellations to end."""
+        """Return a function that makes a scheduler whose jobs end after so many cancellations."""
 
         def scheduler(jobs, *, cancellations=1, asked=new_name):
             asked(tmp_path)

@@ -1,4 +1,4 @@
-"""The data sets held in memory, and the augmentation of their samples."""
+"""In-memory data sets and the augmentation of their samples."""
 
 import json
 import os
@@ -25,7 +25,7 @@ from trainer.model.torchvision_on_cpu import import_torchvision
 ALMOST_ONE = np.nextafter(np.float32(1), np.float32(0))
 
 
-def images_of(count, channels=1, height=8, width=8):
+def image_facts(count, channels=1, height=8, width=8):
     return torch.from_numpy(np.random.default_rng(0).integers(0, 256, (count, channels, height, width), dtype=np.uint8))
 
 
@@ -113,13 +113,13 @@ class TestMnist:
 
 class TestCifar10:
     def test_rows_of_planes_become_colour_images(self, tmp_path, monkeypatch):
-        rows = images_of(4, 3, 32, 32)
+        rows = image_facts(4, 3, 32, 32)
         folder = tmp_path / "cifar-10-batches-py"
         folder.mkdir()
         batch = {"data": rows.flatten(1).numpy(), "labels": [3, 1, 2, 0]}
         (folder / "some_batch").write_bytes(pickle.dumps(batch))
         (folder / "meta").write_bytes(pickle.dumps({"names": ["a", "b", "c", "d"]}))
-        # torchvision knows the files by their MD5, so these need another list
+        # torchvision checks the files by MD5, so these need another list
         cifar = import_torchvision().datasets.CIFAR10
         monkeypatch.setattr(cifar, "train_list", [["some_batch", None]])
         monkeypatch.setattr(cifar, "test_list", [["some_batch", None]])
@@ -155,7 +155,7 @@ def test_synthetic_images_have_the_given_shape_and_number(shape):
 
 
 def test_statistics_are_those_of_each_channel():
-    images = images_of(10, 3)
+    images = image_facts(10, 3)
     mean, std = channel_statistics(images)
     for channel in range(3):
         values = images[:, channel].numpy() / 255
@@ -166,7 +166,7 @@ def test_statistics_are_those_of_each_channel():
 class TestCropAndFlip:
     @staticmethod
     def one_by_one(images, draws, *, padding, flip):
-        """Do the same to each sample, in simple code."""
+        """Apply the same to each sample, in simple code."""
         results = []
         for image, (vertical, horizontal, mirror) in zip(images.numpy(), draws.numpy(), strict=True):
             _, height, width = image.shape
@@ -180,7 +180,7 @@ class TestCropAndFlip:
     @pytest.mark.parametrize("flip", [False, True])
     @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 5, 9)])
     def test_a_batch_is_what_its_samples_are_one_by_one(self, padding, flip, shape):
-        images = images_of(64, *shape)
+        images = image_facts(64, *shape)
         draws = torch.from_numpy(np.random.default_rng(1).random((64, 3), dtype=np.float32))
         draws[:2] = torch.tensor([[0.0], [ALMOST_ONE]])  # the largest shifts
         batch = crop_flip(images, draws, padding=padding, flip=flip)
@@ -190,16 +190,16 @@ class TestCropAndFlip:
 
 class TestFeed:
     DATASET = InMemoryDataset(
-        images_of(50, 3),
+        image_facts(50, 3),
         torch.arange(50),
         tuple(map(str, range(50))),
-        channel_statistics(images_of(50, 3)),
+        channel_statistics(image_facts(50, 3)),
         2,
         flip=True,
     )
 
     def by_id(self, *, epoch=0, seed=0, start=0, steps=None, rank=0, size=1, **train):
-        """Return what one rank is fed, by the id of the sample."""
+        """Return the samples of one rank, by id."""
         config = Config(train=TrainConfig(seed=seed, **train))
         feed = Feed(self.DATASET, config, World(rank=rank, size=size), pin_memory=False, warn=pytest.fail)
         fed = {}
@@ -218,12 +218,12 @@ class TestFeed:
         assert self.by_id(batch_size=7) == reference
         assert self.by_id(batch_size=16, grad_accum_steps=3) == reference
 
-    def test_nor_on_the_rank_or_the_size_of_the_world(self):
+    def test_the_augmentation_does_not_depend_on_rank_or_world_size(self):
         together = self.by_id(batch_size=8, rank=0, size=3) | self.by_id(batch_size=8, rank=1, size=3)
         together |= self.by_id(batch_size=8, rank=2, size=3)
         assert together == self.by_id(batch_size=50)
 
-    def test_nor_on_the_place_at_which_the_epoch_was_resumed(self):
+    def test_the_augmentation_does_not_depend_on_the_resumed_position(self):
         whole, rest = self.by_id(batch_size=8), self.by_id(batch_size=8, start=24)
         assert len(rest) == 26
         assert rest.items() <= whole.items()

@@ -1,4 +1,4 @@
-"""Data that a resumed attempt does not have again: another split, other samples, in another order."""
+"""Data that changed between attempts: another split, other samples, another order."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def data():
 
 
 class Listed(Dataset):
-    """Samples by name, as of files."""
+    """Samples with names, such as files."""
 
     def __init__(self, names):
         self.samples = [(name, len(name)) for name in names]
@@ -66,7 +66,7 @@ def ordered(seed):
 
 
 def train(attempt, make_loader, **options):
-    """Train three epochs with the loaders of ``make_loader(epoch)``; a loader is of all epochs."""
+    """Train three epochs with the loaders of ``make_loader(epoch)``."""
     with attempt.open(**options) as session:
         for epoch in session.epochs(3):
             loader = make_loader(epoch) if callable(make_loader) else make_loader
@@ -80,7 +80,7 @@ def stop(folder, stop_at, loader):
 
 
 def turns(*loaders):
-    """Return what gives one of the loaders to each epoch."""
+    """Return a function that returns the loaders in turn, one per epoch."""
     return lambda epoch: loaders[epoch % len(loaders)]
 
 
@@ -163,7 +163,7 @@ def test_data_sets_of_any_kind_can_be_looked_at(make, stop_at, tmp_path, caplog)
 @pytest.mark.parametrize("stop_at", [2, 4, 6])
 def test_a_split_that_each_epoch_makes_anew_is_not_named(stop_at, tmp_path, caplog):
     def make_loader(epoch):
-        found, _ = random_split(data(), [16, SAMPLES - 16])  # by the session's seed
+        found, _ = random_split(data(), [16, SAMPLES - 16])  # from the session's seed
         return DataLoader(Subset(found, range(8 + 4 * epoch)), 4)
 
     stop(tmp_path, stop_at, make_loader)

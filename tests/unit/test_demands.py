@@ -1,4 +1,4 @@
-"""The demands of the five tutorials (docs/tutorials/demands): each names a test or a command that exists."""
+"""The demands of the five tutorials (docs/tutorials/demands): each names a test or command that exists."""
 
 import ast
 import re
@@ -15,7 +15,7 @@ SPAN = re.compile(r"`([^`]+)`")
 
 
 def demands_of(page):
-    """Return (demand, state, evidence) of each row; a row of another shape is an error."""
+    """Return (demand, state, evidence) of each row; raise an error if a row has another shape."""
     text = page.read_text(encoding="utf-8")
     tables = [line for line in text.splitlines() if line.startswith("|")]
     rows = [line for line in tables if not re.match(r"\| ?-|\|-|\| demand ", line)]
@@ -26,7 +26,7 @@ def demands_of(page):
 
 @cache
 def functions_of(path):
-    """Return the names of a test file's functions: NAME, or CLASS::NAME."""
+    """Return the functions of a test file: NAME, or CLASS::NAME."""
     found = set()
     for node in ast.parse((ROOT / path).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef):
@@ -44,14 +44,14 @@ def exists(evidence):
 
 
 @pytest.mark.parametrize("page", LISTS, ids=lambda page: page.stem)
-def test_each_demand_is_shown_by_what_exists_or_refused_for_a_reason(page):
+def test_each_demand_names_existing_evidence_or_a_reason(page):
     for demand, state, evidence in demands_of(page):
         named = SPAN.findall(evidence.replace("\\|", "|"))
         if state == "shown":
-            assert named, f"{demand}: names nothing"
+            assert named, f"{demand}: names no evidence"
             assert [name for name in named if not exists(name)] == [], demand
         else:
-            assert len(evidence) > 20, f"{demand}: no reason"
+            assert len(evidence) > 20, f"{demand}: gives no reason"
 
 
 def test_the_counts_are_those_of_the_lists():
@@ -66,8 +66,8 @@ def test_the_counts_are_those_of_the_lists():
     assert {page.stem for page in TUTORIALS.glob("[!R]*.md")} == {*counts}
 
 
-def test_a_name_that_is_gone_is_noticed():
-    assert exists("tests/unit/test_demands.py::test_a_name_that_is_gone_is_noticed")
+def test_a_missing_name_is_noticed():
+    assert exists("tests/unit/test_demands.py::test_a_missing_name_is_noticed")
     assert exists("make train")
     assert not exists("tests/unit/test_demands.py::test_gone")
     assert not exists("tests/unit/test_gone.py::test_gone")

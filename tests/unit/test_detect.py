@@ -1,6 +1,6 @@
-"""`jobgen site --detect` on recorded login nodes: what it finds, what it asks, and that scripts come out of it.
+"""`jobgen site --detect` on recorded login nodes: values found, open questions, and the scripts that result.
 
-Beside each recording (tests/unit/clusters) stands ``site.toml``, the file of somebody who knows the cluster.
+Each recording (tests/unit/clusters) has a ``site.toml`` written by an expert of that cluster.
 """
 
 import subprocess
@@ -18,7 +18,7 @@ from jobgen.resolve.load import load
 from recorded import CLUSTERS, HOST, commands_of, login_node
 
 SHELLCHECK = ["shellcheck", "--norc", "--exclude=SC1090,SC1091,SC2015,SC2016,SC2034,SC2119,SC2120,SC2329"]
-"""As tests/golden checks the committed scripts; besides, a site without GPUs calls use_container without an option."""
+"""As tests/golden checks the committed scripts; also, for a site without GPUs, use_container takes no option."""
 
 OUTCOMES = {
     "accounts-modules": (17, {"resume"}, set()),
@@ -37,11 +37,11 @@ OUTCOMES = {
     "torque": (9, {"output"}, set()),
     "typed-gres": (15, set(), set()),
 }
-"""Of each cluster: how many values are right; fields that are asked for; fields that are wrong, or silently absent."""
+"""For each cluster: number of right values, fields that become questions, fields that are wrong or missing."""
 
 
 def edited(kind):
-    """Return what is done to a recording before it is played."""
+    """Return the edits applied to a recording before it is replayed."""
 
     def edit(text):
         if kind == "condo":
@@ -58,7 +58,7 @@ def edited(kind):
 
 
 class Drafted(NamedTuple):
-    """A draft, the file that it is in, and the commands that were asked for it."""
+    """A draft, its file, and the commands that were run for it."""
 
     draft: Detected
     path: Path
@@ -67,7 +67,7 @@ class Drafted(NamedTuple):
 
 @pytest.fixture(scope="module")
 def drafts(tmp_path_factory):
-    """Return what is detected on each recorded cluster, by real programs."""
+    """Return the drafts detected on each recorded cluster, using real processes."""
     found, ask = {}, Asker.ask
     for kind in OUTCOMES:
         folder, commands = tmp_path_factory.mktemp(kind), set()
@@ -85,7 +85,7 @@ pytestmark = pytest.mark.usefixtures("in_the_project")
 
 
 def values_of(path):
-    """Return the values of a site file that are no defaults, those of tables by ``table.key``."""
+    """Return the values of a site file that differ from the defaults, those of tables as ``table.key``."""
     site, plain = load(str(path), [], Site), Site(name="")
     found = {}
     for name in Site.__struct_fields__:
@@ -98,7 +98,7 @@ def values_of(path):
 
 
 def compared(found, path, kind):
-    """Return which keys of a draft are right, which are asked for, and which are neither."""
+    """Return the keys of a draft that are right, those that are questions, and the remaining ones."""
     known, drafted = values_of(CLUSTERS / kind / "site.toml"), values_of(path)
     known = {key: HOST if value == "HOST" else value for key, value in known.items()}
     differing = {key for key in {*known, *drafted} if known.get(key) != drafted.get(key)}
@@ -108,7 +108,7 @@ def compared(found, path, kind):
 
 
 @pytest.mark.parametrize("kind", OUTCOMES)
-def test_what_is_found_is_right_or_asked_for(drafts, kind):
+def test_detected_values_are_right_or_become_questions(drafts, kind):
     right, asked, wrong = compared(drafts[kind].draft, drafts[kind].path, kind)
     assert (len(right), asked, wrong) == OUTCOMES[kind], sorted(right)
 
@@ -142,6 +142,6 @@ def test_a_clean_script_comes_out_of_it(drafts, kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", OUTCOMES)
-def test_the_recording_has_no_command_that_nothing_asks(drafts, kind):
+def test_every_recorded_command_is_used(drafts, kind):
     recorded = {tuple(words) for words, _ in commands_of(CLUSTERS / kind / "login.txt") if words[0] != "module"}
     assert recorded - drafts[kind].commands == set()

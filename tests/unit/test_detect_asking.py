@@ -1,4 +1,4 @@
-"""`jobgen site --detect` where commands are missing, hang, fail or print rubbish: it costs their answers alone."""
+"""`jobgen site --detect` if commands are missing, hang, fail or print garbage: it loses only their answers."""
 
 import errno
 import os
@@ -68,7 +68,7 @@ class TestAsking:
         assert Asker(os.environ).ask(script(tmp_path, "sleep 600 & echo said")).text == "said\n"
         assert time.monotonic() - began < 300
 
-    def test_one_that_closes_its_output_and_goes_on_ends(self, tmp_path, monkeypatch):
+    def test_a_command_that_closes_its_output_and_continues_is_ended(self, tmp_path, monkeypatch):
         monkeypatch.setattr(ask, "LIMIT", 0.5)
         assert Asker(os.environ).ask(script(tmp_path, "exec >&- 2>&-; exec sleep 600")).error.endswith(" s")
 
@@ -76,16 +76,16 @@ class TestAsking:
         monkeypatch.setattr(ask, "LARGEST", 1 << 20)
         assert Asker(os.environ).ask("yes").error.endswith(" 1 MiB")
 
-    def test_it_gets_no_input_and_plain_english(self, tmp_path, monkeypatch):
+    def test_a_command_gets_no_input_and_the_c_locale(self, tmp_path, monkeypatch):
         monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
         assert Asker(os.environ).ask(script(tmp_path, 'cat; echo "$LC_ALL"')).text == "C\n"
 
-    def test_letters_that_are_none_do_no_harm(self, tmp_path):
+    def test_invalid_utf8_is_replaced(self, tmp_path):
         assert Asker(os.environ).ask(script(tmp_path, r"printf '\377\376ok'")).text == "\ufffd\ufffdok"
 
 
 class Played(Asker):
-    """Answers from a recording without a process for each command, one of them with rubbish."""
+    """Answers from a recording without starting processes; one of them is garbage."""
 
     recording, spoilt, rubbish = "", 0, ""
 
@@ -108,7 +108,7 @@ class Played(Asker):
         if path.is_dir()
     ],
 )
-def test_rubbish_costs_its_own_answers_alone(tmp_path, monkeypatch, kind):
+def test_garbage_loses_only_its_own_answers(tmp_path, monkeypatch, kind):
     folder = recorded.login_node(kind, tmp_path, monkeypatch)
     monkeypatch.setattr(jobgen.detect, "Asker", Played)
     monkeypatch.setattr(Played, "recording", str(folder / "login.txt"))

@@ -1,4 +1,4 @@
-"""`jobgen site --detect`: what single answers mean, on recorded login nodes that are changed in one place."""
+"""`jobgen site --detect`: the meaning of single answers, on recorded login nodes with one change each."""
 
 import errno
 import os
@@ -90,7 +90,7 @@ class TestNames:
             (["mi300a"], "amd"),
             (["pvc"], "intel"),
             (["a100", "mi210"], ""),
-            (["AMD_EPYC_7763", "x1005"], ""),  # a processor
+            (["AMD_EPYC_7763", "x1005"], ""),  # one processor
             (["a64fx", "rome", "haswell", "e5-2660v3", "ib"], ""),
             ([""], ""),
         ],
@@ -120,24 +120,24 @@ class TestNames:
 
 
 class Case(NamedTuple):
-    """A recorded login node that is changed, and what is detected on it."""
+    """A recorded login node with a change, and the expected result."""
 
     kind: str
     edits: list = []
     env: dict = {}
     values: dict = {}
-    """Of the site; a key of a table as TABLE.KEY."""
+    """Expected values of the site; a key of a table as TABLE.KEY."""
     asked: tuple = ()
-    """Fields that are questions."""
+    """Fields that become questions."""
     not_asked: tuple = ()
     texts: tuple = ()
-    """Parts of the draft."""
+    """Text that the draft holds."""
     absent: tuple = ()
-    """No parts of it."""
+    """Text that the draft must not hold."""
 
 
 def policy(partition, field, value):
-    """Return the edit of what a partition of typed-gres allows."""
+    """Return the edit that sets the limits of a partition of typed-gres."""
     old = f"PartitionName={partition} AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL"
     return old, old.replace(f"{field}=ALL", f"{field}={value}")
 
@@ -364,7 +364,7 @@ class TestPbs:
         site, draft = found("openpbs", ("zero22\n     Mom", f"{VNODES}zero22\n     Mom"))
         assert (site.gpus_per_node, site.cpus_per_gpu) == (4, 8)
         line = next(line for line in draft.text.splitlines() if line.startswith("gpus_per_node"))
-        assert re.findall(r"\b\d+\b", line) == ["4", "3", "4", "8"]  # of 3 nodes the smallest
+        assert re.findall(r"\b\d+\b", line) == ["4", "3", "4", "8"]  # the smallest of 3 nodes
 
     @pytest.mark.parametrize(
         ("groups", "is_open"), [("meta-admins", False), ("users", True), ("+users", True), ("+users,-meta", False)]
@@ -431,13 +431,13 @@ class TestFile:
             (["--output", "/"], 78, "file-exists", ["/ "]),
         ],
     )
-    def test_mistakes_are_answered_in_a_line(self, capsys, words, code, slug, values):
+    def test_mistakes_get_a_one_line_error(self, capsys, words, code, slug, values):
         assert main(["site", "--detect", *words]) == code
         out, err = capsys.readouterr()
         assert (out, err.count("\n")) == ("", 1)
         assert_error(err, slug, *values)
 
-    def test_there_is_nothing_else_to_do_yet(self, capsys):
+    def test_site_without_detect_is_wrong_usage(self, capsys):
         with pytest.raises(SystemExit, match="2"):
             main(["site"])
         assert_error(capsys.readouterr().err, "bad-arguments", "--detect")
@@ -452,5 +452,5 @@ class TestFile:
         assert {key: getattr(site, key) for key in values} == values
 
     @pytest.mark.parametrize("name", ["a b", "$(id)", "-n", "", "a\nb", "a" * 200, "x'y", "é"])
-    def test_what_is_no_name_is_not_taken_for_one(self, name):
+    def test_other_text_is_not_a_plain_name(self, name):
         assert not is_plain(name)

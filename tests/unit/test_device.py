@@ -1,4 +1,4 @@
-"""Which devices a rank and its stages take."""
+"""Devices of a rank and of its pipeline stages."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from trainer.parallel.strategy import torch_backend
 
 @pytest.fixture
 def gpus(monkeypatch):
-    """Let torch see some GPUs."""
+    """Make torch report this number of GPUs."""
 
     def see(count):
         monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
@@ -116,7 +116,7 @@ def test_stages_on_devices_that_are_named(gpus):
         (5, None, {"devices_per_rank": 2}, 2),
     ],
 )
-def test_the_gpus_of_a_machine_say_how_many_ranks_it_is_for(gpus, count, split, launch, ranks):
+def test_the_number_of_ranks_follows_the_gpus(gpus, count, split, launch, ranks):
     gpus(count)
     assert ranks_for_gpus(settings(split, **launch)) == ranks
 
@@ -129,7 +129,7 @@ def test_the_gpus_of_a_machine_say_how_many_ranks_it_is_for(gpus, count, split, 
         (1, "b", {}, [" 2 GPUs", " 1 "]),
     ],
 )
-def test_without_gpus_a_person_says_the_number_of_ranks(gpus, count, split, launch, values):
+def test_without_gpus_the_user_must_set_the_number_of_ranks(gpus, count, split, launch, values):
     gpus(count)
     with refused("no-gpu", "--nproc-per-node 2", *values):
         ranks_for_gpus(settings(split, **launch))

@@ -1,4 +1,4 @@
-"""Pages that name files of the project: each is there, and every module has its place in the figures."""
+"""Documentation pages: the files that they name exist, and the figures show every module."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The commands of README.md and docs/: each has a test that runs it, or a reason why none does (tests/readme.py)."""
+"""Commands of README.md and docs/: each has a test that runs it, or a reason for having none (tests/readme.py)."""
 
 import re
 
@@ -36,7 +36,7 @@ def test_every_command_is_run_somewhere():
 
 
 def test_what_runs_here_begins_with_a_program():
-    assert {program(command) for command in HERE} == PROGRAMS  # another code span belongs in NO_COMMANDS
+    assert {program(command) for command in HERE} == PROGRAMS  # add another code span to NO_COMMANDS
 
 
 @pytest.mark.parametrize("command", ELSEWHERE)

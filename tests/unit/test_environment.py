@@ -1,4 +1,4 @@
-"""What launcher and job script say, and which process of which world this is."""
+"""Environment variables of launchers and job scripts: rank, local rank and world size of a process."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from ranks import on_ranks
 from slipway.base.environment import SIZE_VARIABLES, Launcher, read_environment
 from slipway.base.errors import explain
 from slipway.base.stop import Reason
-from slipway.dist.collectives import count_alike
+from slipway.dist.collectives import count_equal
 
 
 def variables(rank, size, local_rank):
@@ -41,7 +41,7 @@ def test_variables_that_contradict_each_other_are_refused(place):
 
 
 @pytest.mark.parametrize("name", SIZE_VARIABLES)
-def test_a_process_that_is_alone_among_several_started_together_is_refused(name):
+def test_several_processes_that_each_train_alone_are_refused(name):
     with refused("separate-processes", f"{name}=2", SIZE_VARIABLES[name]) as error:
         read_environment({name: "2"}).check_size(1)
     assert "--backend" in explain(error.value)
@@ -73,7 +73,7 @@ def test_a_world_of_the_planned_size_is_accepted(planned, size):
     [("a", [1]), ("aab", [2, 2, 1]), ("ababa", [3, 2, 3, 2, 3]), ("aaaaaaaaa", [9] * 9)],
 )
 def test_each_rank_learns_how_many_gave_the_same_key(hosts, expected):
-    assert on_ranks(len(hosts), lambda comm: count_alike(comm, hosts[comm.world.rank])) == expected
+    assert on_ranks(len(hosts), lambda comm: count_equal(comm, hosts[comm.world.rank])) == expected
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Errors of slipway: facts, which travel between ranks and processes, and what is printed of them."""
+"""Errors of slipway: their facts, transport between ranks and processes, and printed form."""
 
 import errno
 import json
@@ -17,11 +17,11 @@ from slipway.base.errors import (
     RunError,
     SessionError,
     SlipwayError,
+    add_label,
+    error_line,
     explain,
     from_json,
     is_retryable,
-    labelled,
-    message_of,
     reason_of,
     slug_of,
     to_json,
@@ -33,12 +33,12 @@ IN_USE = FolderInUseError(folder=Path("runs/a"), pid=7, host="node1", job="none"
 
 
 def fields(kind):
-    """Return the names of the facts of a class of RunError."""
+    """Return the names of the facts of a RunError class."""
     return [name for _, name, *_ in string.Formatter().parse(kind.template) if name]
 
 
 def made(kind):
-    """Return an error of ``kind``, each fact of which is its own name."""
+    """Return an error of ``kind`` in which each fact holds its own name."""
     if issubclass(kind, SessionError):
         return kind("unknown-tracker", "no tracker 'x'")
     return kind(**{name: f"<{name}>" for name in fields(kind)})
@@ -56,12 +56,12 @@ OTHERS = [
 
 
 def carried(error):
-    """Return what another rank makes of ``error``."""
+    """Return ``error`` as another rank receives it."""
     return from_json(json.loads(json.dumps(to_json(error))))
 
 
 def facts_of(error):
-    """Return all that a program does by."""
+    """Return everything that a program decides by."""
     return slug_of(error), str(error), explain(error), error.exit_code, is_retryable(error)
 
 
@@ -74,7 +74,7 @@ def test_an_error_is_of_the_same_class_and_says_the_same_on_another_rank(kind):
 
 
 @pytest.mark.parametrize(("error", "slug", "code", "retryable"), OTHERS, ids=repr)
-def test_of_any_other_the_text_the_code_and_whether_to_retry_arrive(error, slug, code, retryable):
+def test_any_other_error_arrives_with_text_code_and_retryability(error, slug, code, retryable):
     found = carried(error)
     assert (slug_of(found), str(found)) == (slug, str(error))
     assert (found.exit_code, is_retryable(found)) == (code, retryable)
@@ -108,9 +108,9 @@ def test_each_is_one_line_that_can_be_printed_whatever_its_facts_hold(kind):
     assert str(error).isprintable()
     hostile = "a\nb\x1b[31m\u2028c\udcff"
     error = kind(**dict.fromkeys(error.facts, hostile)) if kind.name else kind(error.slug, hostile)
-    for text in (message_of(error), reason_of(error)):
+    for text in (error_line(error), reason_of(error)):
         assert text.isprintable()
-    assert_error(f"trainer: {message_of(error)}", error.slug)
+    assert_error(f"trainer: {error_line(error)}", error.slug)
 
 
 def test_the_table_gives_the_remedy_and_no_error_names_a_flag():
@@ -119,7 +119,7 @@ def test_the_table_gives_the_remedy_and_no_error_names_a_flag():
     assert [kind for kind in RunError.kinds.values() if "--" in kind.template] == []
 
 
-def test_what_a_program_prints_of_one_is_its_kind_slug_and_sentence():
-    assert messages(f"trainer: {message_of(IN_USE)}") == [Message("error", "folder-in-use", explain(IN_USE))]
-    assert messages(labelled("warning", "node-lost", "node\n7")) == [Message("warning", "node-lost", "node 7")]
+def test_a_printed_error_has_kind_slug_and_sentence():
+    assert messages(f"trainer: {error_line(IN_USE)}") == [Message("error", "folder-in-use", explain(IN_USE))]
+    assert messages(add_label("warning", "node-lost", "node\n7")) == [Message("warning", "node-lost", "node 7")]
     assert reason_of(LostFolderError(lock="a/lock")).partition(": ")[0] == "lost-folder"

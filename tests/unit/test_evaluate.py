@@ -1,4 +1,4 @@
-"""Evaluation is exact: held against a loop over single samples in plain torch."""
+"""Exact evaluation: compared with a loop over single samples in plain torch."""
 
 import math
 
@@ -35,7 +35,7 @@ def evaluated(learner, dataset, *, batch_size=100, limit=None):
 
 
 def one_by_one(learner, images, labels, mean, std):
-    """Return confusion matrix, mean loss, and counts of top 1 and top 5, a sample at a time."""
+    """Return confusion matrix, mean loss, and counts of top 1 and top 5, one sample at a time."""
     classes = learner.model[-1].out_features
     confusion, loss, top5 = np.zeros((classes, classes), int), 0.0, 0
     with torch.no_grad():
@@ -61,7 +61,7 @@ def test_it_counts_what_a_loop_over_single_samples_counts(digits):
     assert result.loss == pytest.approx(loss, rel=1e-12)
     assert result.accuracy == np.trace(confusion) / 359
     assert result.top5 == top5 / 359
-    assert 0 < result.accuracy < result.top5 < 1, "a random model is neither right nor wrong throughout"
+    assert 0 < result.accuracy < result.top5 < 1, "a random model must have both correct and wrong predictions"
     assert (result.samples, result.bad) == (359, 0)
 
 

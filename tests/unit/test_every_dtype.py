@@ -1,4 +1,4 @@
-"""Tensors of every dtype that a checkpoint can hold reach the other ranks, bit by bit."""
+"""Tensors of every dtype that a checkpoint can hold reach the other ranks bit by bit."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from slipway.checkpoint.header import Header, Position
 
 
 def savable():
-    """Return every dtype of torch that safetensors stores."""
+    """Return each dtype of torch that safetensors stores."""
     found = []
     for dtype in {value for value in vars(torch).values() if isinstance(value, torch.dtype)}:
         try:
@@ -31,7 +31,7 @@ class Holder:
 
 
 class OnlyCommon:
-    """A rank whose library broadcasts bytes alone."""
+    """A rank whose library broadcasts only bytes."""
 
     def __init__(self, comm):
         self._comm, self.world, self.device = comm, comm.world, comm.device
@@ -43,7 +43,7 @@ class OnlyCommon:
 
 @pytest.mark.parametrize("chunk", [1, 100, 1 << 20])
 def test_every_dtype_arrives_as_it_was_saved(monkeypatch, chunk):
-    monkeypatch.setattr(stateful, "CHUNK", chunk)  # so that tensors are divided, or sent together
+    monkeypatch.setattr(stateful, "CHUNK", chunk)  # so that tensors are split, or sent together
     bits = torch.randint(0, 256, (64 * 16,), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     named = {}
     for dtype in savable():

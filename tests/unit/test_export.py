@@ -1,4 +1,4 @@
-"""``slipway export``: weights of a run folder, as plain torch loads them."""
+"""``slipway export``: weights of a run folder in a form that plain torch loads."""
 
 import errno
 import os
@@ -19,7 +19,7 @@ from support import file_size_limit
 
 
 class Versioned(nn.Linear):
-    """A module whose state is more than tensors."""
+    """A module whose state holds more than tensors."""
 
     def get_extra_state(self):
         return {"version": 3}
@@ -48,7 +48,7 @@ def saved(folder, step, components, accuracy=None):
 
 @pytest.fixture
 def run(tmp_path):
-    """Return a run folder with checkpoints of steps 1 to 3, of which step 2 is the best."""
+    """Return a run folder with checkpoints of steps 1 to 3; step 2 is the best."""
     for step, accuracy in [(1, 0.1), (2, 0.9), (3, 0.5)]:
         saved(tmp_path / "run", step, {"model": filled(step)}, accuracy)
     return tmp_path / "run"
@@ -86,7 +86,7 @@ def test_a_damaged_checkpoint_is_passed_over(run, caplog):
     assert_warning(caplog.text, "damaged-checkpoint", damaged, "model.safetensors", len(b"damaged"))
 
 
-def test_of_a_damaged_best_one_the_next_best_is_named(run, capsys):
+def test_if_the_best_is_damaged_the_next_best_is_named(run, capsys):
     for damaged, left in [(2, 3), (3, 1)]:
         (run / "checkpoints" / f"step_{damaged:08d}" / "model.safetensors").write_bytes(b"damaged")
         assert main(["export", "--best", str(run), str(run / "weights.pt")]) == 78
@@ -136,7 +136,7 @@ def test_the_average_of_the_trainer_is_a_model_of_its_own(tmp_path):
 
 
 class Fixed:
-    """A component with a given state."""
+    """A component with a fixed state."""
 
     def __init__(self, state):
         self.state = state
@@ -178,7 +178,7 @@ def test_errors_are_one_line_and_leave_nothing(words, expected, run, capsys, mon
     code, slug, *values = expected
     assert found == code, said
     assert_error(said, slug, *values)
-    if slug != "bad-arguments":  # which comes after a usage line
+    if slug != "bad-arguments":  # which follows a usage line
         assert said.startswith("slipway: ")
         assert said.count("\n") == 1
     assert sorted(run.parent.rglob("*")) == before

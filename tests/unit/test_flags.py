@@ -1,4 +1,4 @@
-"""The trainer's flags, checked without the trainer: what it takes passes, what it refuses is refused in one line."""
+"""The trainer's flags, checked without the trainer: accepted and refused like by the trainer, with one-line errors."""
 
 import json
 import subprocess
@@ -137,11 +137,11 @@ def test_what_it_refuses_is_refused_in_one_line(arguments, slug, values):
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help", "--version"])
-def test_who_asks_for_a_text_gets_it_whatever_else_is_said(flag):
+def test_help_and_version_take_precedence_over_wrong_arguments(flag):
     read_arguments(["--learning-rate", flag], schema())
 
 
-def test_the_schema_of_the_clone_in_which_one_stands_goes_first(tmp_path, monkeypatch):
+def test_the_schema_of_the_current_clone_takes_precedence(tmp_path, monkeypatch):
     mine = schema() | {"description": "mine"}
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "schema.json").write_text(json.dumps(mine))

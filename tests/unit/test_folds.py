@@ -1,4 +1,4 @@
-"""Sessions of a process one after the other: what a request to stop becomes that the first one cannot act upon."""
+"""Consecutive sessions of one process: a stop request that arrives too late for one session stops the next."""
 
 import os
 import signal
@@ -21,11 +21,11 @@ DATA = TensorDataset(torch.arange(8.0)[:, None])
 
 @pytest.fixture(autouse=True)
 def new_process(monkeypatch):
-    """Return a function after which the test is another process, without sessions so far."""
+    """Return a function that makes the test count as a new process without sessions."""
 
     def begin():
         monkeypatch.setattr(identity, "process", identity.Process())
-        monkeypatch.setattr(StopRequest, "unmet", Reason.NONE)
+        monkeypatch.setattr(StopRequest, "carried_over", Reason.NONE)
 
     begin()
     return begin
@@ -40,13 +40,13 @@ def write_stop(session):
 
 
 class Folds:
-    """A cross-validation: a model and a session for each fold."""
+    """A cross-validation with a model and a session per fold."""
 
     def __init__(self, folder):
         self.folder, self.results, self.bodies = folder, [], []
 
     def train(self, fold, *, asked_at=None, ask=None, epochs=1):
-        """Train ``fold``; ``ask`` in the validation of an epoch."""
+        """Train ``fold``; call ``ask`` in the validation of an epoch."""
         model = nn.Linear(1, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         with Session(model=model, optimizer=optimizer, folder=self.folder / f"fold{fold}") as session:
@@ -74,7 +74,7 @@ class Folds:
 @pytest.mark.parametrize(
     ("ask", "reason"), [(signalled(signal.SIGUSR1), "time-limit"), (write_stop, "user")], ids=["SIGUSR1", "STOP"]
 )
-def test_what_comes_after_the_last_step_of_a_fold_stops_the_next_one_before_it_trains(ask, reason, tmp_path):
+def test_a_request_after_the_last_step_of_a_fold_stops_the_next_fold(ask, reason, tmp_path):
     folds = Folds(tmp_path)
     with pytest.raises(Stopped) as stopped:
         folds.run(asked_at=0, ask=ask)

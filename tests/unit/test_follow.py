@@ -1,4 +1,4 @@
-"""status, logs and cancel: run folders of this machine, and jobs of schedulers that answer as theirs do."""
+"""`jobgen status`, `logs` and `cancel`: local run folders, and jobs of schedulers that answer as the real ones do."""
 
 import errno
 import json
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """Return an empty folder to work in, without any scheduler on the PATH but what ``program`` puts there."""
+    """Return an empty working directory, with no scheduler on PATH except those that ``program`` adds."""
     (tmp_path / "bin").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin")
@@ -50,7 +50,7 @@ def make_attempt(run, number, *, job="local 20261121-210842-7", code=None):
 
 
 def make_run(folder, name="ddp-7", *, state="running", job="local 20261121-210842-7", alive=True, **status):
-    """Write the run folder of a job whose first attempt has come to step 50."""
+    """Write the run folder of a job whose first attempt has reached step 50."""
     run = folder / "runs" / name
     make_attempt(run, 1, job=job)
     (run / "status.json").write_text(json.dumps({"attempt": 1, "state": state, "reason": "", "step": 40, **status}))
@@ -64,12 +64,12 @@ def make_run(folder, name="ddp-7", *, state="running", job="local 20261121-21084
 
 @pytest.fixture
 def run(here):
-    """Return a run folder of this machine, whose run trains."""
+    """Return the run folder of a local run that is training."""
     return make_run(here)
 
 
 def at(path, text):
-    """Give a file a time of modification, if it is there."""
+    """Set a file's modification time, if it exists."""
     if path.exists():
         stamp = time.mktime(time.strptime(text, "%Y-%m-%d %H:%M:%S"))
         os.utime(path, (stamp, stamp))
@@ -81,7 +81,7 @@ def beat(run, *, age):
 
 
 def counted(counts, name, function, *, below):
-    """Return the function, which counts by the paths below a folder what it is called for."""
+    """Wrap a function so that its calls for paths below a folder are counted."""
 
     def called(path=".", *rest, **named):
         found = Path(os.fspath(path)).absolute() if not isinstance(path, int) else Path("/")
@@ -98,21 +98,21 @@ def said(capsys, *words, code=0):
 
 
 def logs(*words):
-    """Start ``jobgen logs``, which Ctrl-C ends also if the process of the tests ignores it."""
+    """Start ``jobgen logs``, which Ctrl-C must end even if the test process ignores it."""
     command = ["/usr/bin/env", "--default-signal=INT", sys.executable, "-m", "jobgen", "logs", *words]
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
 
 
 def refused(capsys, slug, *values, words):
-    """Hold that a command ends with 78 and one line: this error."""
+    """Assert that a command exits with 78 and a one-line error with this slug."""
     out, err = said(capsys, *words, code=78)
     assert_error(err, slug, *values)
     assert (out, err.count("\n"), err[:8]) == ("", 1, "jobgen: ")
 
 
 def facts(capsys, *names):
-    """Return what ``jobgen status --json`` says of each run: all but its path and line."""
+    """Return what ``jobgen status --json`` reports of each run, except path and line."""
     found = json.loads(said(capsys, "status", "--json", *names).out)
     return [(run["state"], run["slug"], run["attempt"], run["step"]) for run in found]
 
@@ -134,7 +134,7 @@ class TestThisMachine:
     @pytest.mark.parametrize("words", [["status"], ["status", "--json"], ["cancel"], ["logs"]])
     @pytest.mark.parametrize("state", ["running", "done"])
     def test_each_file_is_read_once(self, here, monkeypatch, words, state):
-        """Of a run, however many questions its answer is made of: metadata servers are slow, and shared."""
+        """However many parts the answer has: metadata servers are slow and shared."""
         run = make_run(here, state=state)
         make_attempt(run, 2, job="local 20261121-210842-8")
         (run / "requeues").write_text("1 7\n")
@@ -204,14 +204,14 @@ class TestThisMachine:
         (run / "verdict.1").write_text(f"{verdict}\n")
         assert [found[:3] for found in facts(capsys, str(run))] == [("failed", "cannot-read", 1)]
         assert "(cannot-read: node2: [rank 1] no data)" in said(capsys, "status", str(run)).out
-        assert (Run(run).is_refused, Run(run).is_done) == (True, False)
+        assert (Run(run).has_permanent_error, Run(run).is_done) == (True, False)
 
     @pytest.mark.parametrize("cause", ["", "78", "1 x", "\0", "778 x"])
     def test_a_malformed_cause_is_ignored(self, here, cause):
         run = make_run(here, state="done")
         (run / "logs" / "1" / "cause").write_text(cause)
         (run / "verdict.1").write_text("done 60 complete\n")
-        assert (Run(run).is_refused, Run(run).is_done) == (False, True)
+        assert (Run(run).has_permanent_error, Run(run).is_done) == (False, True)
 
     def test_an_attempt_that_has_not_begun_to_train_is_distinguished_from_the_previous(self, here, capsys):
         run = make_run(here, state="stopped", reason="time-limit")
@@ -278,7 +278,7 @@ class TestThisMachine:
 
     def test_a_huge_file_of_metrics_is_not_read_whole(self, run, capsys):
         with (run / "metrics.jsonl").open("wb") as file:
-            file.seek(1 << 40)  # a terabyte with a hole
+            file.seek(1 << 40)  # a sparse file of one terabyte
             file.write(b'x"}\n{"step": 70, "loss": 2.5}\n{"step": 8')
         assert "step 70, loss 2.5\n" in said(capsys, "status", str(run)).out
 
@@ -319,7 +319,7 @@ class TestThisMachine:
         assert (run / "STOP").read_text() == "user\n"
         assert "STOP" in said(capsys, "status", str(run)).out
 
-    def test_a_script_that_may_not_look_for_the_file_is_named(self, here, capsys):
+    def test_cancel_warns_about_a_script_that_may_not_check_for_stop(self, here, capsys):
         make_attempt(here / "runs" / "ddp-7", 1)
         assert_names(said(capsys, "cancel", "runs/ddp-7").err, "runs/ddp-7", "STOP", "script", "Ctrl-C")
 
@@ -647,7 +647,7 @@ class TestSlurmArray:
         lines = said(capsys, "status").out.splitlines()
         assert [line.split(":")[0] for line in lines[2:]] == ["run runs/ddp-40_2", "run runs/ddp-40_9"]
 
-    # once: the run of the first task that Slurm named alone
+    # regression: only the run of the first task that Slurm named
     @pytest.mark.usefixtures("two_runs")
     def test_all_of_its_runs_are_found_in_the_folder_of_submission(self, here, capsys, monkeypatch):
         (here / "other").mkdir()
@@ -676,7 +676,7 @@ class TestSlurmArray:
 
 
 class TestManyTasks:
-    """Counted by state; those that failed are named."""
+    """Tasks are counted by state; failed tasks are named."""
 
     @pytest.fixture(autouse=True)
     def slurm(self, here):
@@ -727,7 +727,7 @@ NOT_KNOWN = 'echo "qstat: Unknown Job Id $1" >&2; exit 153'
 
 
 def pbs_job(here, state, *, job="12.server", index=""):
-    text = str(here)  # qstat breaks long lines in mid-word
+    text = str(here)  # qstat breaks long lines within words
     return PBS_JOB.format(job=job, state=state, here=here, head=text[:4], tail=text[4:], index=index)
 
 
@@ -806,7 +806,7 @@ class TestPbsArray:
 
 
 class TestTwoSchedulers:
-    """A cluster with the commands of both on PATH, as if Slurm offered PBS's by wrappers."""
+    """A cluster with both sets of commands on PATH, as if Slurm offered PBS's as wrappers."""
 
     @pytest.fixture(autouse=True)
     def both(self, here):
@@ -885,7 +885,7 @@ class TestCompletion:
     def test_it_knows_the_sites(self):
         assert {"example", "laptop"} <= set(self.complete("render", "ddp", "--site", ""))
 
-    def test_it_is_made_from_the_parser(self):
+    def test_completion_offers_the_commands_of_the_parser(self):
         commands = parser()._subparsers._group_actions[0].choices
         assert set(self.complete("")) == {*commands, "--help"}
 

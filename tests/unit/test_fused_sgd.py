@@ -1,4 +1,4 @@
-"""Fused optimisers under GradScaler: a skipped step leaves no trace, and new parameters may come at any step."""
+"""Fused optimizers under GradScaler: a skipped step has no effect, and parameters may be added at any step."""
 
 import pytest
 import torch
@@ -36,7 +36,7 @@ def test_a_skipped_step_equals_one_that_was_never_tried(name, label, late):
 
 
 def test_torchs_own_are_right_but_for_sgd_with_momentum_whose_first_step_is_skipped(table):
-    """FusedSGD and the warning of a Session are needed as long as this holds."""
+    """FusedSGD and the Session's warning are needed as long as this test passes."""
     rows = list(fused_steps.rows(CPU))
     head = ("fused against foreach", "skipped", "torch", "trainer")
     table("Fused optimisers under GradScaler", [head, *((*row[:2], *map("{:.1e}".format, row[2:])) for row in rows)])

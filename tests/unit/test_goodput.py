@@ -1,4 +1,4 @@
-"""How the time of a run's attempts was spent."""
+"""Goodput: how a run's attempts spent their time."""
 
 import json
 import re
@@ -26,7 +26,7 @@ DEAD = (
     measured(1, 115.0, 10, trained=10.0),
     measured(1, 125.0, 20, trained=20.0),
 )
-"""An attempt that took 3 s until rank 0 was there, 2 s until its first step, and saved twice."""
+"""An attempt that took 3 s until rank 0 started, 2 s until its first step, and saved twice."""
 
 
 class TestRead:
@@ -65,11 +65,11 @@ class TestRead:
         (spent,) = parsed(*DEAD, {"ended": 200.0})
         assert spent.seconds[LOST] == 75.0
 
-    def test_a_job_whose_ranks_never_came_so_far_has_lost_all(self):
+    def test_a_job_whose_ranks_never_started_has_lost_all_time(self):
         (spent,) = parsed(DEAD[0], {"attempt": 1, "ended": 132.0})
         assert spent.seconds == dict.fromkeys(MEANINGS, 0.0) | {LOST: 32.0}
 
-    def test_one_that_runs_has_spent_what_it_has_said(self):
+    def test_a_running_attempt_counts_what_it_has_recorded(self):
         (spent,) = parsed(*DEAD)
         assert (spent.total, spent.seconds[LOST]) == (25.0, 0.0)
 

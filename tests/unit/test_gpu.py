@@ -1,4 +1,4 @@
-"""Drivers and GPUs, read from a stand-in for libcuda, and what to build for them."""
+"""Driver and GPUs, read from a stub of libcuda, and the recommended build variant."""
 
 import re
 import subprocess
@@ -15,35 +15,35 @@ from slipway.base.gpu import (
     VARIANTS,
     Gpus,
     advice,
-    driver_of_this_machine,
     find_gpus,
     fits,
-    gpus_of_this_machine,
     mismatch,
+    query_driver_in_child,
+    query_gpus_in_child,
 )
 from support import ROOT, pins
 from trainer.parallel import device as gpu
 
 DRIVERS = {470: "11040", 525: "12000", 535: "12020", 570: "12080", 580: "13000"}
-"""The newest CUDA of each branch, as cuDriverGetVersion says it (NVIDIA, CUDA Toolkit Release Notes)."""
+"""The newest CUDA of each branch, in the form of cuDriverGetVersion (NVIDIA, CUDA Toolkit Release Notes)."""
 CUDA = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]
 CUDA12 = ["sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]
 
 
 @pytest.fixture
 def machine(libcuda, monkeypatch):
-    """Return a function that gives this machine a driver and GPUs, and what a child then finds."""
+    """Return a function that gives this machine a driver and GPUs, and returns what a child process finds."""
 
     def machine(cuda, *capabilities, timeout=20):
         monkeypatch.setenv("LD_LIBRARY_PATH", str(libcuda))
         monkeypatch.setenv("STANDIN_CUDA", " ".join((cuda, *capabilities)))
-        return gpus_of_this_machine(timeout)
+        return query_gpus_in_child(timeout)
 
     return machine
 
 
 def named(said):
-    """Return the variant that an advice names, or the branch of the driver that is needed; None where neither helps."""
+    """Return the variant that a piece of advice names, or the required driver branch; None if neither helps."""
     variant, driver = re.search(r"VARIANT=(\w+)", said), re.search(r"\b(\d{3})\b", said)
     return variant[1] if variant else int(driver[1]) if driver else None
 
@@ -69,10 +69,10 @@ def test_each_driver_and_gpu_gets_the_variant_in_the_table_of_the_documentation(
         ("13000", ["70"], "12.8", CUDA12, []),  # newer drivers run older CUDA
         ("12020", ["80"], "13.0", [], ["12.2", "13.0", "VARIANT=cuda12"]),
         ("13000", ["70"], "13.0", CUDA, ["7.0", "sm_75", "VARIANT=cuda12"]),
-        ("13000", ["89"], "13.0", CUDA, []),  # sm_86 is of the same major version
+        ("13000", ["89"], "13.0", CUDA, []),  # sm_86 has the same major version
         ("13000", ["103"], "13.0", ["sm_90", "compute_90"], []),  # compiled from PTX when it is loaded
         ("13000", ["100"], "13.0", ["sm_90a", "compute_90a"], ["10.0", "sm_90a"]),
-        ("13000", ["103"], "13.0", ["sm_100f"], []),  # of the family
+        ("13000", ["103"], "13.0", ["sm_100f"], []),  # of the same family
         ("13000", ["80", "61"], "13.0", CUDA, ["6.1", "sm_75", "CUDA_VISIBLE_DEVICES"]),
         ("13000", ["110"], "13.0", CUDA, ["11.0", "sm_75"]),
         ("12020", ["80"], "12.8", ["sm_next"], []),  # an architecture of a later version may fit
@@ -120,10 +120,10 @@ def test_the_trainer_refuses_gpus_that_its_torch_cannot_use(  # noqa: PLR0917 --
 
 def test_submit_names_the_variant_for_nodes_like_this_one(machine, capsys):
     machine("12020", "70", "80")
-    precheck._compare_gpus(lambda: "cuda12")
-    precheck._compare_gpus(lambda: "of a site")
+    precheck._warn_of_gpu_mismatch(lambda: "cuda12")
+    precheck._warn_of_gpu_mismatch(lambda: "of a site")
     assert capsys.readouterr().err == ""
-    precheck._compare_gpus(lambda: "cuda")
+    precheck._warn_of_gpu_mismatch(lambda: "cuda")
     err = capsys.readouterr().err
     assert_warning(err, "gpu-mismatch", "cuda ", "7.0, 8.0", "12.2", "VARIANT=cuda12")
     assert err.count("\n") == 1
@@ -157,9 +157,9 @@ def test_a_driver_that_hangs_is_not_waited_for(machine, monkeypatch):
     began = time.monotonic()
     assert machine("13000", "80", timeout=2) is None
     assert time.monotonic() - began < 300
-    assert driver_of_this_machine(timeout=2) == Gpus((0, 0), [], "no answer within 2 s")
+    assert query_driver_in_child(timeout=2) == Gpus((0, 0), [], "no answer within 2 s")
     monkeypatch.setattr("slipway.base.gpu.sys.executable", str(ROOT / "tests" / "unit" / "nothing"))
-    assert gpus_of_this_machine() is None
+    assert query_gpus_in_child() is None
 
 
 @pytest.mark.parametrize("number", ["2", "auto"])
@@ -176,7 +176,7 @@ def test_a_driver_that_is_too_old_is_reported_once_and_no_rank_is_started(machin
 
 def test_a_driver_that_does_not_start_is_not_taken_for_a_machine_without_gpus(machine, monkeypatch, libcuda):
     monkeypatch.setenv("STANDIN_INIT", "802")
-    assert machine("13000", "80") is None  # a login node's driver is no business of a job
+    assert machine("13000", "80") is None  # a login node's driver does not matter to a job
     gpus = find_gpus(str(libcuda / "libcuda.so.1"))
     fault = "system not yet initialized (802)"
     assert gpus == Gpus((13, 0), [], fault)

@@ -1,4 +1,4 @@
-"""What watch_gpus.sh and gpu_usage.py see of GPUs, beside a command: with stand-ins for libcuda and NVML."""
+"""watch_gpus.sh and gpu_usage.py, which sample GPUs beside a command, with stubs of libcuda and NVML."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ from support import ROOT
 LIB = ROOT / "jobscripts" / "lib"
 TWO = "0000:01:00.0 80 1024 81559 0;0000:02:00.0 90 31744 81559 2;"
 UNTIL_SEEN = 'n=0; until cat "$RUN_DIR"/logs/3/gpus.* >/dev/null 2>&1 || [ $((n += 1)) = 200 ]; do sleep 0.05; done'
-"""A command that lasts until there is a sample, at most 10 s."""
+"""A command that runs until there is a sample, at most 10 s."""
 SAVES = """
 import signal, sys
 number = {int(sys.argv[1])}
@@ -24,12 +24,12 @@ signal.sigwait(number)
 print("saving", flush=True)
 sys.stdin.read(1)
 """
-"""One that saves after a signal, for as long as its standard input is open."""
+"""A command that saves after a signal, while its standard input is open."""
 
 
 @pytest.fixture(scope="session")
 def drivers(tmp_path_factory):
-    """Return a folder with the stand-ins."""
+    """Return a folder with the stub libraries."""
     compiler = shutil.which("cc") or pytest.skip("needs cc")
     folder = tmp_path_factory.mktemp("drivers")
     for name in ("libcuda", "libnvidia-ml"):
@@ -41,7 +41,7 @@ def drivers(tmp_path_factory):
 
 @pytest.fixture
 def watch(tmp_path, drivers):
-    """Return a function that starts a command beside which GPUs are sampled, five times a second."""
+    """Return a function that starts a command with GPU sampling at 5 Hz."""
     lib = tmp_path / "lib of a job"
     lib.mkdir()
     shutil.copy(LIB / "watch_gpus.sh", lib)
@@ -97,7 +97,7 @@ def until(condition, *, limit=300):
 
 
 def until_alone(process):
-    """Wait until nothing of a session is left."""
+    """Wait until no process of a session is left."""
     until(lambda: not session_of(process.pid))
 
 
@@ -107,7 +107,7 @@ def until_sampled(tmp_path):
 
 
 def usage(tmp_path):
-    """Return the words of each line that was left."""
+    """Return the words of each line that the sampler wrote."""
     files = sorted((tmp_path / "run" / "logs" / "3").iterdir())
     assert [path.name[:5] for path in files] == ["gpus."] * len(files)
     return [line.split() for path in files for line in path.read_text().splitlines()]
@@ -115,7 +115,7 @@ def usage(tmp_path):
 
 def test_each_gpu_is_sampled_until_the_command_ends(watch, tmp_path):
     process = watch("sh", "-c", f"{UNTIL_SEEN}; sleep 0.7; echo out; echo err >&2; exit 7")
-    assert process.communicate(timeout=300) == ("out\n", "err\n")  # nothing waits for what is beside it
+    assert process.communicate(timeout=300) == ("out\n", "err\n")  # nothing waits for background processes
     assert process.returncode == 7
     until_alone(process)
     one, two = usage(tmp_path)
@@ -167,7 +167,7 @@ def test_it_ends_with_a_command_that_was_killed(watch):
 @pytest.mark.parametrize(
     ("env", "expected"),
     [
-        ({"GPUS_PER_NODE": "1"}, ["0000:01:00.0"]),  # the job's, of more that it can see
+        ({"GPUS_PER_NODE": "1"}, ["0000:01:00.0"]),  # the job's GPUs, out of those visible
         (
             {"GPUS_PER_NODE": "0", "TRAINER_RANKS_PER_NODE": "1", "DEVICES_PER_RANK": "2"},
             ["0000:01:00.0", "0000:02:00.0"],
@@ -210,7 +210,7 @@ def test_without_python_the_command_runs(watch, tmp_path):
 
 @pytest.mark.parametrize(("library", "content"), [("libcuda", None), ("libcuda", b"\x7fELF"), ("libnvidia-ml", None)])
 def test_other_libraries_of_these_names_do_no_harm(watch, drivers, tmp_path, library, content):
-    """None: a whole library without a function that is asked for."""
+    """A complete library without a function that is called counts as None."""
     shutil.copytree(drivers, tmp_path / "other")
     other = (drivers / ("libnvidia-ml.so.1" if library == "libcuda" else "libcuda.so.1")).read_bytes()
     (tmp_path / "other" / f"{library}.so.1").write_bytes(content or other)
@@ -220,8 +220,8 @@ def test_other_libraries_of_these_names_do_no_harm(watch, drivers, tmp_path, lib
     assert usage(tmp_path) == []
 
 
-def test_it_holds_no_pipe_of_who_started_it(watch):
-    """Somebody may wait for the end of such a pipe."""
+def test_it_closes_inherited_pipes(watch):
+    """The caller may wait for the end of such a pipe."""
     reader, writer = os.pipe()
     process = watch("sleep", "1", pass_fds=(writer,))
     pipe = str(Path(f"/proc/self/fd/{writer}").readlink())

@@ -1,4 +1,4 @@
-"""Spec and site files with mistakes in them: each is answered in one line, by exit code 78 and without a traceback."""
+"""Invalid spec and site files: each gets a one-line error and exit code 78, without a traceback."""
 
 import errno
 import os
@@ -17,7 +17,7 @@ SITE = 'name = "mine"\n'
 DEEP = "[" * 5000 + "]" * 5000
 
 SPECS = {
-    # what is no TOML
+    # not TOML
     "empty": ("", "bad-value", [": name "]),
     "text": ("hello", "bad-toml", []),
     "yaml": ("name: mine\n", "bad-toml", []),
@@ -43,12 +43,12 @@ SPECS = {
     "escape sequence": (SPEC + "\x1b[31m = 1\n", "bad-toml", []),
     "deep list": (SPEC + f"nodes = {DEEP}\n", "bad-toml", []),
     "deep table": (SPEC + f"nodes = {'{a=' * 3000}1{'}' * 3000}\n", "bad-toml", []),
-    # by Python's version: a table, or nested too deeply
+    # depends on Python's version: a table, or nested too deeply
     "deep key": (SPEC + f"options.{'a.' * 3000}a = 1\n", None, []),
     "huge": (SPEC + "#" * (1 << 16), "bad-toml", [" 65536"]),
     "huge number": (SPEC + f"nodes = {'9' * 5000}\n", None, []),
     "large number": (SPEC + f"nodes = {'9' * 100}\n", "bad-value", [": nodes ", "number"]),
-    # what is no spec
+    # not a spec
     "unknown key": (SPEC + "node = 2\n", "unknown-key", ["'node'", "'nodes'"]),
     "a site's key": (SPEC + "binds = []\n", "unknown-key", ["'binds'", "site"]),
     "unknown key with an escape": (SPEC + '"\\u001b[31m" = 2\n', "unknown-key", ["'\\x1b[31m'"]),
@@ -171,7 +171,7 @@ SITES = {
 
 
 def refused(capsys, *words, slug=None, values=()):
-    """Hold that ``jobgen`` refuses in one line."""
+    """Assert that ``jobgen`` refuses with a one-line error."""
     assert main(list(words)) == 78
     out, err = capsys.readouterr()
     assert out == ""
@@ -205,7 +205,7 @@ def test_a_site(capsys, tmp_path, content, slug, values):
 
 
 @pytest.mark.parametrize("kind", ["folder", "FIFO", "device", "socket link", "unreadable", "missing", "loop"])
-def test_what_is_no_file(capsys, tmp_path, kind):
+def test_a_path_that_is_not_a_file(capsys, tmp_path, kind):
     path = tmp_path / "mine.toml"
     reason = {"folder": errno.EISDIR, "socket link": errno.ENOENT, "loop": errno.ELOOP, "missing": errno.ENOENT}
     values = [path, os.strerror(reason[kind])] if kind in reason else [path]

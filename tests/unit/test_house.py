@@ -1,4 +1,4 @@
-"""What people look for at the top of a project, held against the project."""
+"""Project metadata: citation, changelog, workflows and hooks, checked against the project."""
 
 import os
 import re
@@ -30,7 +30,7 @@ def test_the_changelog_has_its_form():
     assert set(re.findall(r"(?m)^### (.*)$", text)) <= kinds
 
 
-def test_commits_are_checked_by_what_checks_everything():
+def test_the_commit_hook_runs_the_full_lint():
     assert "entry: build/lint" in text_of(".pre-commit-config.yaml")
     assert "build/lint" in text_of("Makefile")
 
@@ -65,9 +65,9 @@ def test_its_steps_are_a_valid_script(job):
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
 
 
-# once: with CDPATH exported, image_build.job built another clone
-def test_every_script_goes_to_its_own_clone(tmp_path):
-    """Run each script up to its change of folder, in a clone beside another one that CDPATH names."""
+# regression: with CDPATH exported, image_build.job built another clone
+def test_every_script_changes_to_its_own_clone(tmp_path):
+    """Run each script up to its `cd`, in a clone beside another one that CDPATH names."""
     scripts = [path for name in ("build", "containers") for path in (ROOT / name).rglob("*") if path.is_file()]
     changes = re.compile(r"^(\w+=\$\()?cd .*\bdirname\b.*$", re.MULTILINE)
     found = 0

@@ -1,4 +1,4 @@
-"""Which run a session is: its seed, recorded before anything is drawn; its command; and its folder in a process."""
+"""Identity of a run: its seed, recorded before any draw; its command; and its folder within a process."""
 
 import json
 import os
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("agree_after_each_step")
 
 @pytest.fixture(autouse=True)
 def new_process(monkeypatch):
-    """Return a function after which the test is another process: seeded by chance, and without sessions so far."""
+    """Return a function that makes the test count as a new process: randomly seeded, without sessions."""
 
     def begin():
         monkeypatch.setattr(identity, "process", identity.Process())
@@ -35,13 +35,13 @@ def new_process(monkeypatch):
 
 
 class Killed(BaseException):
-    """Ends an attempt; nothing is saved."""
+    """Ends an attempt without saving."""
 
 
 def train(folder, *, epochs=1, kill_at=None, stop_at=None, **options):
-    """Return the samples of each batch, with what its body has drawn; the first weights are always the same.
+    """Return the samples of each batch, with the numbers that its body drew; the first weights are always the same.
 
-    Before batch ``kill_at`` the process is killed, before ``stop_at`` it is stopped.
+    The process is killed before batch ``kill_at``, or stopped before ``stop_at``.
     """
     model = nn.Linear(1, 1)
     nn.init.zeros_(model.weight)
@@ -68,7 +68,7 @@ def seed_of(folder):
 
 
 def remove_session(path):
-    """Let run.json be as an earlier version wrote it."""
+    """Rewrite run.json in the form of an earlier version."""
     record = json.loads(path.read_text())
     del record["session"]
     path.write_text(json.dumps(record))
@@ -183,7 +183,7 @@ class TestSeveralSessionsOfAProcess:
         new_process()
         assert len(train(tmp_path / "run", epochs=2)) == BATCHES
 
-    def test_so_is_a_session_that_is_entered_again(self, tmp_path):
+    def test_a_session_that_is_entered_again_is_refused(self, tmp_path):
         session = Session(extra=torch.Generator(), folder=tmp_path)
         with session:
             pass
@@ -195,7 +195,7 @@ class TestSeveralSessionsOfAProcess:
         assert len(train(tmp_path)) == BATCHES - 2
         assert slugs(caplog.text) == []
 
-    def test_of_one_that_has_failed_here_a_warning_says_so(self, tmp_path, caplog):
+    def test_continuing_a_run_that_failed_here_is_warned_about(self, tmp_path, caplog):
         train(tmp_path, kill_at=2, checkpoint_steps=1)
         train(tmp_path)
         assert_warning(caplog.text, "folder-used-twice", tmp_path)
@@ -216,7 +216,7 @@ class TestTheCommand:
         monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
         monkeypatch.setattr(sys, "argv", [str(script), "--lr", "1"])
 
-    def test_the_same_one_says_nothing(self, tmp_path, caplog):
+    def test_the_same_command_gives_no_warning(self, tmp_path, caplog):
         train(tmp_path / "run", stop_at=2)
         train(tmp_path / "run")
         assert slugs(caplog.text) == []
@@ -234,7 +234,7 @@ class TestTheCommand:
             assert slugs(caplog.text) == ["other-command"]
             assert_warning(caplog.text, "other-command", "--lr 1", "--lr 'two words'", tmp_path / "run")
 
-    def test_where_nothing_was_saved_the_run_is_begun_by_the_last_command(self, tmp_path, monkeypatch, caplog):
+    def test_if_nothing_was_saved_the_last_command_begins_the_run(self, tmp_path, monkeypatch, caplog):
         train(tmp_path / "run", kill_at=2)
         monkeypatch.setattr(sys, "argv", ["main.py"])
         train(tmp_path / "run", stop_at=2)

@@ -1,4 +1,4 @@
-"""Folders of image files: what is found, how it is decoded, and what becomes of a corrupt one."""
+"""Folders of image files: file discovery, decoding, and handling of corrupt files."""
 
 import os
 import re
@@ -19,7 +19,7 @@ from trainer.data.feed import Feed
 from trainer.data.loader import NO_LABEL, Loader
 from trainer.data.sampler import MicroBatch
 from trainer.data.sets import open_data
-from trainer.data.sets.imagefolder import ImageFolder, centre_box, random_box
+from trainer.data.sets.imagefolder import ImageFolder, center_box, random_box
 from trainer.model.normalise import normalisation
 
 RED, BLUE = (250, 10, 20), (5, 30, 240)
@@ -62,7 +62,7 @@ def whole(dataset):
 
 
 def read(part, *, workers=0, plan=None):
-    """Return the batches of ``part``, and what is said of its images."""
+    """Return the batches of ``part`` and the messages about its images."""
     told = []
     loader = Loader(part, workers=workers, pin_memory=False, warn=told.append)
     return list(loader.batches(plan or whole(part))), told
@@ -73,7 +73,7 @@ def first_image(part):
 
 
 def reasons_of(parts):
-    """Return why images could not be decoded."""
+    """Return the reasons why images could not be decoded."""
     return [reason for part in parts for reason in part.fetch(np.arange(len(part)), None).reasons]
 
 
@@ -206,7 +206,7 @@ class TestDecoding:
         write_one(tmp_path, pixels)
         image = first_image(opened(tmp_path).validation)
         assert torch.equal(image, torch.tensor(BLUE, dtype=torch.uint8).view(3, 1, 1).expand(3, 16, 16))
-        assert centre_box(96, 32) == (34, 2, 62, 30)
+        assert center_box(96, 32) == (34, 2, 62, 30)
 
     def test_squash_takes_the_whole_image_as_torchvision_does(self, tmp_path):
         write_one(tmp_path, noise(0, 24, 30))
@@ -250,7 +250,7 @@ class TestDecoding:
 class TestCorruptImages:
     @pytest.fixture
     def folder(self, tmp_path):
-        """Write six images, of which numbers 1 and 4 of the training part are corrupt."""
+        """Write six images; numbers 1 and 4 of the training part are corrupt."""
         for side in ("train", "val"):
             fill(tmp_path / side, classes=["a"], count=6, suffix=".jpg")
         damaged = tmp_path / "train" / "a" / "1.jpg"
@@ -283,12 +283,12 @@ class TestCorruptImages:
         data = path.read_bytes()
         second = data.index(b"IDAT", data.index(b"IDAT") + 4)
         path.write_bytes(data[:second] + b"\0\0\0\0" + data[second + 4 :])
-        with pytest.raises(SyntaxError), Image.open(path) as image:  # which few would expect of a decoder
+        with pytest.raises(SyntaxError), Image.open(path) as image:  # an error that few expect of a decoder
             image.load()
         assert train.fetch(np.array([0]), None).bad == [0]
 
     @pytest.mark.parametrize("suffix", [".jpg", ".png", ".bmp", ".webp", ".tif", ".ppm"])
-    @pytest.mark.filterwarnings("ignore")  # PIL's, of odd metadata
+    @pytest.mark.filterwarnings("ignore")  # PIL's, for odd metadata
     def test_no_damage_of_any_format_raises(self, tmp_path, suffix):
         for side in ("train", "val"):
             fill(tmp_path / side, classes=["a"], count=1, suffix=suffix)
@@ -387,7 +387,7 @@ class TestErrorsOfTheDisk:
         fill(tmp_path)
         scandir = os.scandir
 
-        def refuse(path):  # as for anybody but root
+        def refuse(path):  # as for any user but root
             if os.fspath(path).endswith("dog"):
                 raise PermissionError(13, "Permission denied", os.fspath(path))
             return scandir(path)

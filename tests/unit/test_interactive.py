@@ -1,4 +1,4 @@
-"""jobgen shell: by which command a node is asked for, what runs there, and what is refused."""
+"""jobgen shell: the command that requests a node, the program that runs there, and refusals."""
 
 import errno
 import os
@@ -20,7 +20,7 @@ printf '%s\\n' "$@" >"$RECORD/words"
 while [ "$1" != bash ]; do shift; done
 "$@"
 """
-"""An srun on a node of one GPU, which runs what it is given."""
+"""An srun on a node with one GPU, which runs its arguments."""
 SRUN = (
     "srun --job-name=shell --nodes=1 --ntasks-per-node=1 --gpus-per-node=1 --cpus-per-task=4 --time=01:00:00 "
     "--partition=gpu --account=example --export=ALL --overlap"
@@ -33,7 +33,7 @@ QSUB = (
 
 @pytest.fixture(autouse=True)
 def clone(login_node, monkeypatch):
-    """Return a clone with an image, the working directory, on a login node whose srun records its words."""
+    """Return a clone with an image as working directory, on a login node whose srun records its arguments."""
     for name in ("srun", "qsub"):
         write_program(login_node / "bin" / name, RUN)
     for name in list(os.environ):
@@ -60,7 +60,7 @@ def at_terminal(monkeypatch):
 
 
 def refused(capsys, slug, *values, words=(), site="example"):
-    """Hold that no session starts: this error; return standard error."""
+    """Assert that no session starts because of this error; return standard error."""
     assert main(["shell", "--site", site, *words]) == 78
     err = capsys.readouterr().err
     assert_error(err, slug, *values)
@@ -83,7 +83,7 @@ class TestCommand:
             at_terminal(monkeypatch)
         assert shown(capsys, site=site)[1] == command
 
-    def test_the_site_and_set_say_what_is_asked_for(self, capsys):
+    def test_site_and_settings_determine_the_request(self, capsys):
         settings = ["--set", "minutes=240", "--set", "devices_per_rank=2", "--set", "gpu_request=gres"]
         settings += ["--set", "options.qos=now", "--set", "directives=[\"--comment='a b'\"]", "--set", "mem=100G"]
         words = shlex.split(shown(capsys, *settings)[1])
@@ -145,7 +145,7 @@ class TestScript:
         assert {path.name for path in clone.iterdir()} == before | {"runs"}
         assert list(tmp_path.glob("slipway-*")) == []
 
-    # once: what people wrote in a session was not writable for their group
+    # regression: files that users wrote in a session were not group-writable
     def test_the_session_has_the_umask_of_its_user_and_the_script_has_not(self, tmp_path):
         look = '#!/bin/sh\numask >"$RECORD/umask"; ls -l .jobgen-shell-*/shell >"$RECORD/script"\n'
         (tmp_path / "bin" / "srun").write_text(look)

@@ -1,4 +1,4 @@
-"""Runs in other folders than RUN_DIR: what their job script reads of how they end, and the STOP that they obey."""
+"""Runs in folders other than RUN_DIR: what the job script reads about their end, and the STOP that they obey."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from slipway import Session, Stopped
-from slipway.base.cause import withdraw_cause
+from slipway.base.cause import remove_cause
 from slipway.base.environment import read_environment
 from slipway.base.errors import SlipwayError
 from slipway.base.stop import Reason
@@ -27,7 +27,7 @@ def job(tmp_path):
 
 
 def acquired(job, name, *, attempt=3):
-    """Own the folder ``name`` below RUN_DIR, in an attempt of the job; "" is RUN_DIR itself."""
+    """Own the folder ``name`` below RUN_DIR in an attempt of the job; "" is RUN_DIR."""
     env = {"RUN_DIR": str(job), "TRAINER_ATTEMPT": str(attempt), "TRAINER_JOB_ID": "4711"}
     (job / "logs" / str(attempt)).mkdir(exist_ok=True)
     return acquire(RunFolder(job / name if name else job), read_environment(env))
@@ -55,7 +55,7 @@ class TestVerdict:
     @pytest.mark.parametrize(
         ("runs", "verdicts"),
         [
-            # a stop is left for the job script too
+            # a stop is also left for the job script
             (
                 [("fold1", Reason.TIME_LIMIT, {"step": 9})],
                 {"verdict.3": "out-of-time 9 time-limit\n", "fold1/verdict.3": "out-of-time 9 time-limit\n"},
@@ -69,7 +69,7 @@ class TestVerdict:
                 {"verdict.3": "stopped 9 signal\n", "fold1/verdict.3": "stopped 9 signal\n"},
             ),
             ([("fold1", Reason.NONE, {"step": 9})], {"verdict.3": None, "fold1/verdict.3": "done 9 complete\n"}),
-            # whether a step was gained is left to the script
+            # the job script decides whether a step was gained
             (
                 [("fold0", Reason.NONE, {"step": 9}), ("fold1", Reason.TIME_LIMIT, {"step": 0})],
                 {"verdict.3": "out-of-time 0 time-limit\n", "fold1/verdict.3": "stopped 0 time-limit\n"},
@@ -113,7 +113,7 @@ class TestVerdict:
             )
         assert {name: text_of(job / name) for name in verdicts} == verdicts
 
-    # once: a job whose second fit was killed was done
+    # regression: a job whose second fit was killed counted as done
     def test_a_run_that_begins_withdraws_the_done_of_the_previous(self, job):
         begun(job, "").conclude(Reason.NONE, step=9)
         begun(job, "fit2")
@@ -201,7 +201,7 @@ class TestSessions:
                 optimizer.step()
 
     def test_the_time_limit_of_the_job_stops_a_fold(self, job, monkeypatch):
-        monkeypatch.setattr("slipway.run.attempt.time.monotonic", iter(range(10**6)).__next__)  # it looks each time
+        monkeypatch.setattr("slipway.run.attempt.time.monotonic", iter(range(10**6)).__next__)  # it checks each time
         self.train(job / "fold0", 4)
         with pytest.raises(Stopped):
             self.train(job / "fold1", 400, stops_at=2)
@@ -216,4 +216,4 @@ class TestSessions:
         with pytest.raises(SlipwayError):
             self.train(job / "fold0", 8, seed=7)
         assert (job / "logs" / "3" / "cause").read_text().startswith("78 different-run: ")
-        withdraw_cause()
+        remove_cause()

@@ -1,4 +1,4 @@
-"""jobgen render and check: what settings mean, and what is refused."""
+"""jobgen render and check: the meaning of settings, and refusals."""
 
 import errno
 import itertools
@@ -20,7 +20,7 @@ from jobgen.base.shell import COLUMNS, Expansion, array, default, option, quote
 from jobgen.cli import main
 from jobgen.render.script import _commented
 from jobgen.resolve.load import load
-from jobgen.resolve.resolve import FIELDS_OF_SETTINGS, resolve
+from jobgen.resolve.resolve import SITE_FIELD_OF_SETTING, resolve
 from jobgen.schedulers import pbs, scheduler_of, slurm
 from messages import assert_error, assert_names, assert_warning, messages
 from messages import refused as refusing
@@ -44,7 +44,7 @@ def rendered(capsys, *settings, spec="ddp", site="example"):
 
 
 def refused(capsys, slug, *values, settings=(), spec="ddp", site="example"):
-    """Hold that a script cannot be made: one line, this error."""
+    """Assert that a script cannot be rendered: a one-line error with this slug."""
     words = [word for setting in settings for word in ("--set", setting)]
     assert main(["render", spec, "--site", site, *words]) == 78
     out, err = capsys.readouterr()
@@ -135,7 +135,7 @@ class TestSettings:
         ("ddp@pbs", [], ["#PBS -N ddp"], []),
         ("ddp@pbs", ["options.N=false"], [], ["#PBS -N"]),
         ("ddp@example", ["options.comment=two words"], ["#SBATCH '--comment=two words' "], []),
-        ("ddp@example", ["save_seconds=300"], ["--signal=B:USR1@360 "], []),  # 60 s for Slurm's own inexactness
+        ("ddp@example", ["save_seconds=300"], ["--signal=B:USR1@360 "], []),  # 60 s because Slurm is inexact
         ("venv_build@example", ["options.gres=gpu:1"], ["#SBATCH --gres=gpu:1 "], []),
         ("image_build@example", ["options.gres=gpu:1"], ["#SBATCH --gres=gpu:1 "], []),
         ("venv_build@example", ["options.gpus-per-node=gpu:1"], ["#SBATCH --gpus-per-node=gpu:1 "], []),
@@ -159,16 +159,16 @@ class TestSettings:
         ("split@torque", ["ranks_per_node=1"], [":ppn=16:gpus=2 "], []),
         ("split@example", [], ['"${SLIPWAY_DEVICES_PER_RANK:=2}"'], []),
         ("ddp@example", [], ['"${SLIPWAY_DEVICES_PER_RANK:=}"'], []),
-        # GPUs are bound to ranks that are tasks: torchruns are tasks that see all GPUs of their nodes
+        # GPUs are bound to ranks that are tasks; a torchrun task sees all GPUs of its node
         ("split@gpu-per-task", [], ["bound_backends=(horovod) "], []),
         ("ddp-ranks@gpu-per-task", [], ["bound_backends=(ddp horovod) "], []),
         ("split@gpu-per-task", ["placement=node-by-node"], [], ["bound_backends="]),
         ("ddp-ranks@example", [], [], ["bound_backends="]),
-        # a binding to cores is torchrun's
+        # torchrun binds to cores
         ("ddp@example", ["numa_binding=socket"], ["\nnuma_binding=socket ", '"${numa_options[@]}"'], []),
         ("ddp@example", ["numa_binding=socket", "placement=per-rank"], [], ["\nnuma_binding=socket "]),
         ("ddp@example", [], [], ["numa_binding=", "numa_options"]),
-        # words of a site for mpirun stand after the scheduler's
+        # a site's options for mpirun follow the scheduler's
         ("horovod@mpirun", [MPIRUN], ["\nmpirun_options=(--mca btl_tcp_if_include ib0)"], []),
         ("ddp-mpirun@example", [MPIRUN], ["\nmpirun_options=(--mca btl_tcp_if_include ib0)"], []),
         ("ddp@mpirun", [MPIRUN], ["\nmpirun_options=(--mca btl_tcp_if_include ib0)"], []),
@@ -207,7 +207,7 @@ class TestSettings:
                 ("pyxis", "pyxis", ""),
             )
         ),
-        # folders before the nodes' PATH
+        # folders precede the nodes' PATH
         (
             "ddp@example",
             ['path=["/opt/my apptainer/bin", "/opt/b"]'],
@@ -225,7 +225,7 @@ def test_settings_and_the_lines_that_they_give(capsys, job, settings, present, a
 
 
 def test_every_option_of_a_scheduler_gives_a_script_or_one_error(monkeypatch):
-    """Every spec at every site, with each option that jobgen knows, or not, as any type: what reads options holds."""
+    """Every spec at every site, with each option that jobgen knows, present or absent, of any type."""
     monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr(sys, "stdout", types.SimpleNamespace(isatty=lambda: True))
     specs = [load(str(path), [], JobSpec) for path in sorted((ROOT / "jobscripts" / "specs").glob("*.toml"))]
@@ -267,7 +267,7 @@ def test_each_further_option_is_one_word_whatever_it_holds(capsys, name):
 
 
 class TestSitesAreFound:
-    """By name: in the working folder, the user's, those of SLIPWAY_SITES, the centre's, and jobgen's own."""
+    """By name: in the working folder, the user's, SLIPWAY_SITES, the center's, and jobgen's own."""
 
     @pytest.fixture
     def folders(self, tmp_path, monkeypatch):
@@ -285,11 +285,11 @@ class TestSitesAreFound:
         for folder in reversed(folders):
             (folder / "mine.toml").write_text(f'name = "{folder.name} of {folder.parent.name}"\n')
             text = rendered(capsys, spec="ddp", site="mine")
-            assert f"# The site, {folder.name} of {folder.parent.name}." in text
+            assert f"# Site {folder.name} of {folder.parent.name}:" in text
         assert re.search(r"--site jobscripts/sites/mine\.toml", text)
         for folder in folders:
             (folder / "mine.toml").unlink()
-        assert "# The site, example." in rendered(capsys, site="example")
+        assert "# Site example:" in rendered(capsys, site="example")
         refused(capsys, "unknown-name", "'mine'", "amd", site="mine")
 
     def test_one_of_the_user_is_named_as_it_was(self, folders, capsys):
@@ -298,7 +298,7 @@ class TestSitesAreFound:
 
 
 class TestPathsOfASite:
-    """Defaults of settings, in which variables are expanded where the job runs."""
+    """Defaults of settings, in which variables are expanded on the job's nodes."""
 
     def test_they_are_the_settings_defaults(self, capsys):
         text = rendered(capsys, "image=/soft/slipway.sif", "output=${SCRATCH}/runs of $USER", "data=/data/$", "venv=/v")
@@ -314,7 +314,7 @@ class TestPathsOfASite:
 
     @pytest.mark.parametrize("name", sorted(SETTINGS))
     def test_a_setting_is_no_variable_of_env(self, capsys, name):
-        field = FIELDS_OF_SETTINGS.get(name)
+        field = SITE_FIELD_OF_SETTING.get(name)
         refused(capsys, "bad-site", "example", name, "[env]", f" {field}." if field else "", settings=[f"env.{name}=1"])
 
 
@@ -328,7 +328,7 @@ class TestRequestsForGpus:
             ("ddp", ["gpus_per_node=4", "gpu_request=gres", "gpu_type=v100"], "--gres=gpu:v100:4 "),
             ("ddp", ["gpus_per_node=4", "gpu_request=gpus-per-task"], "--gpus-per-task=4 "),
             ("ddp-ranks", ["gpus_per_node=4", "gpu_request=gpus-per-task"], "--gpus-per-task=1 "),
-            # once: at a site with gres a job of one process asked for four GPUs, "a rank each"
+            # regression: at a site with gres, a job of one process requested four GPUs for "one rank each"
             ("single", ["gpus_per_node=4", "gpu_request=gres"], "--gres=gpu:1 "),
             ("ddp", ["gpus_per_node=4", "ranks_per_node=1"], "--gpus-per-node=1 "),
         ],
@@ -360,7 +360,7 @@ class TestDevicesPerRank:
     @pytest.mark.parametrize(
         ("settings", "gpus", "cpus"),
         [
-            ([], 8, 96),  # all of the node: four ranks of two
+            ([], 8, 96),  # the whole node: four ranks with two GPUs each
             (["devices_per_rank=3"], 6, 72),  # two ranks of three
             (["ranks_per_node=2"], 4, 48),  # the ranks' own
             (["ranks_per_node=2", "devices_per_rank=1"], 2, 24),
@@ -392,7 +392,7 @@ def test_placement_node_by_node_launches_in_a_loop_over_the_nodes(capsys, spec, 
 
 
 class TestDask:
-    """A client: what it asks for is what a job script of one node asks for at the site."""
+    """A Dask client: it requests what a one-node job script requests at the site."""
 
     def request(self, capsys, *settings, site="example"):
         text = rendered(capsys, *settings, spec="dask", site=site)
@@ -417,7 +417,7 @@ class TestDask:
         assert found["prologue"][0] == "module purge"
         assert found["prologue"][1].startswith("module load ")
 
-    def test_whatever_a_site_says_stays_json(self, capsys):
+    def test_any_site_option_leaves_valid_json(self, capsys):
         found = self.request(capsys, "options.comment=END_OF_REQUEST \"'$(id)`\\")
         assert any("END_OF_REQUEST" in line for line in found["directives"])
 
@@ -474,7 +474,7 @@ class TestDask:
             ["env.PATH=/opt/b"],
             "bad-site",
             ["PATH", "[env]", " path"],
-        ),  # every node has a PATH, which wins
+        ),  # every node has a PATH, which takes precedence
         ("ddp@example", ["resume=chain"], "bad-site", ["resume = 'chain'", "slurm", "'requeue'", "'none'"]),
         ("ddp@example", ['node_properties=["a100"]'], "bad-site", ["node_properties", "options.constraint"]),
         ("ddp@pbs", ["gpu_type=a100"], "bad-site", ["gpu_type", "node_properties"]),
@@ -553,16 +553,16 @@ class TestRefusals:
             ("placement=x", ["per-node", "per-rank", "node-by-node"]),
             ("resume=later", ["requeue", "chain", "none"]),
             ("scheduler=lsf", ["local", "pbs", "slurm"]),
-            ("accelerator=nvida", ["nvidia", "amd", "none", "nvidia"]),  # and which was meant
+            ("accelerator=nvida", ["nvidia", "amd", "none", "nvidia"]),  # and which one was meant
         ],
     )
-    def test_a_value_that_is_none_of_a_few_is_answered_with_those(self, capsys, setting, choices):
+    def test_an_invalid_choice_is_refused_with_the_valid_ones(self, capsys, setting, choices):
         key, _, value = setting.partition("=")
         text = refused(capsys, "bad-value", f" {setting}: {key} ", settings=[setting])
         assert re.findall("'(.*?)'", text) == [value, *choices]
 
-    def test_a_mistake_is_looked_for_where_it_was_made(self, capsys, tmp_path):
-        """In the file, unless a setting of the command line has taken its place."""
+    def test_a_mistake_is_reported_where_it_was_made(self, capsys, tmp_path):
+        """In the file, unless a command-line setting replaced the value."""
         (tmp_path / "my.toml").write_text('name = "my"\nresume = "later"\nbinds = [1]\n')
         site = str(tmp_path / "my.toml")
         refused(capsys, "bad-value", f"{site}: resume ", "'later'", site=site)
@@ -591,7 +591,7 @@ class TestRefusals:
 
 
 class TestCheck:
-    """``jobgen check``: whether scripts are what the commands in their headers give."""
+    """``jobgen check``: whether scripts match the output of the commands in their headers."""
 
     def written(self, folder, name, *options):
         path = folder / name

@@ -1,4 +1,4 @@
-"""JPEG files that libjpeg-turbo decodes for training: as PIL shows them, and by PIL where it cannot."""
+"""JPEG files decoded by libjpeg-turbo for training: equal to PIL's output, with PIL as fallback."""
 
 import io
 import re
@@ -47,7 +47,7 @@ def folder_of(path, decoder, *, flip=True, max_pixels=10**8):
 
 
 def both(path, **options):
-    """Return what both decoders make of two crops of an image."""
+    """Return the output of both decoders for two crops of an image."""
     return [folder_of(path, name, **options).fetch(np.arange(2), MIDDLE) for name in ("pil", "simplejpeg")]
 
 
@@ -58,7 +58,7 @@ def test_images_differ_little_from_those_of_pil(tmp_path, shape, mode):
     pil, fast = both(tmp_path / "a.jpg")
     difference = (pil.images.int() - fast.images.int()).abs().float()
     assert difference.mean() < 4
-    assert not pil.images.equal(fast.images), "another decoder"
+    assert not pil.images.equal(fast.images), "the decoders must differ"
 
 
 def test_images_are_mirrored_by_the_fifth_draw(tmp_path):
@@ -112,7 +112,7 @@ def test_a_larger_image_is_decoded_at_a_fraction_of_its_size(scale, monkeypatch)
 
 
 class TestRows:
-    """Only the rows down to the crop's lower edge are decoded, and they are what they are without that."""
+    """Decoding only the rows down to the crop's lower edge gives the same rows."""
 
     @pytest.mark.parametrize("mode", ["RGB", "L"])
     @pytest.mark.parametrize("options", [{}, {"subsampling": 0}, {"subsampling": 1}, {"progressive": True}])
@@ -149,7 +149,7 @@ class TestRows:
 
     def test_a_file_with_a_preview_in_its_header_may_be_truncated(self):
         exif = Image.Exif()
-        exif[0x927C] = jpeg(20, 20)  # as cameras put a preview there
+        exif[0x927C] = jpeg(20, 20)  # as cameras store a preview there
         data = jpeg(400, 300, exif=exif)
         assert data.index(b"\xff\xd9") < data.rindex(b"\xff\xc0")
         assert with_rows(data, 64)

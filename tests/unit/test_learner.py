@@ -1,4 +1,4 @@
-"""One optimiser step: every sample weighs the same, however a step is cut into ranks and micro-batches."""
+"""One optimizer step: each sample has the same weight, however a step is split into ranks and micro-batches."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ LABELS = torch.arange(COUNT) % CLASSES
 
 
 def learner_of(*, rank=0, size=1, arch="mlp", dtype="float64", optim=None, train=None, cuts=(), **model):
-    """Return a Learner for rank ``rank`` of a world of ``size``, of which only this rank is here."""
+    """Return a Learner for ``rank`` of a world of ``size``, without the other ranks."""
     config = Settings(
         model=ModelConfig(arch=arch, **model),
         optim=OptimConfig(**(optim or {})),
@@ -34,7 +34,7 @@ def learner_of(*, rank=0, size=1, arch="mlp", dtype="float64", optim=None, train
 
 
 def start(learner, step):
-    """Start optimiser step ``step`` of epochs of four steps of one sample."""
+    """Start optimizer step ``step`` of epochs of four steps of one sample."""
     learner.start_step(Position(step=step, epoch=step // 4, samples=step % 4), step_samples=1)
 
 
@@ -56,7 +56,7 @@ def gradients_of(learner, batches):
 
 
 def take_step(learner, step, *, micro_steps=1, overflow=False):
-    """Take one optimiser step, of which a gradient in the first layer is inf if it is to ``overflow``."""
+    """Take one optimizer step; with ``overflow``, a gradient in the first layer is inf."""
     start(learner, step)
     gradients_of(learner, batches_of(micro_steps=micro_steps))
     if overflow:
@@ -125,7 +125,7 @@ def test_clipping_looks_at_gradients_without_the_scale_of_fp16():
 
 
 def fp16_learner(*, scale=None, **options):
-    """Return a learner whose optimiser has momentum, which scales its loss by ``scale`` at first."""
+    """Return a learner with momentum whose initial loss scale is ``scale``."""
     options["optim"] = {"optimizer": "sgd", "momentum": 0.9, "lr": 0.1, **options.get("optim", {})}
     learner = learner_of(dtype="float32", train={"amp": "fp16"}, **options)
     if scale:
@@ -170,7 +170,7 @@ def test_stages_skip_a_step_whose_gradients_overflow_on_two_devices(optimizer, m
     learner = fp16_learner(scale=1024.0, cuts=("3",), optim={"optimizer": optimizer, "lr": 0.01})
     take_step(learner, 0)
     unscale = learner.scaler._unscale_grads_
-    second = torch.device("meta")  # stands for another device: a CPU is one
+    second = torch.device("meta")  # stands for another device: there is only a CPU
 
     def on_two_devices(*arguments):
         found = unscale(*arguments)
@@ -199,7 +199,7 @@ def test_dropout_depends_on_seed_rank_and_step_alone(version):
         learner = learner_of(arch="mnist-cnn", rank=rank, size=2, train={"seed": 0})
         learner._seed = seed
         learner.use_randomness(version)
-        torch.rand(7)  # what anything in between may draw
+        torch.rand(7)  # what other code between them may draw
         start(learner, step)
         return gradients_of(learner, batches_of(count=4))
 

@@ -1,4 +1,4 @@
-"""SlipwayCallback in this process: what fits leave in their run folders, and that a stopped fit resumes exactly."""
+"""SlipwayCallback in this process: contents of run folders, and exact resume of a stopped fit."""
 
 import functools
 import os
@@ -22,14 +22,14 @@ from slipway.base.status import read_status
 from slipway.lightning import SlipwayCallback
 from slipway.run import identity
 
-# the warnings are Lightning's and torch's
+# the warnings come from Lightning and torch
 pytestmark = [pytest.mark.usefixtures("agree_after_each_step"), pytest.mark.filterwarnings("ignore")]
 BATCHES = 5
 
 
 @pytest.fixture
 def new_process(monkeypatch):
-    """Return a function after which the test is another process."""
+    """Return a function that makes the test count as a new process."""
 
     def begin():
         monkeypatch.setattr(identity, "process", identity.Process())
@@ -40,7 +40,7 @@ def new_process(monkeypatch):
 
 
 class Noisy(Dataset):
-    """Samples with noise of all generators."""
+    """Samples with noise from all generators."""
 
     def __len__(self):
         return 2 * BATCHES
@@ -50,14 +50,14 @@ class Noisy(Dataset):
 
 
 class Stream(IterableDataset):
-    """Samples of an unknown number."""
+    """Samples of unknown number."""
 
     def __iter__(self):
         yield from (torch.tensor([float(index)]) for index in range(2 * BATCHES))
 
 
 class Resumable(DataLoader):
-    """A loader with a state, as Lightning asks for it."""
+    """A loader with a state, in the form that Lightning requires."""
 
     done = 0
 
@@ -76,11 +76,11 @@ class Resumable(DataLoader):
 
 
 class Killed(BaseException):
-    """Ends a fit; nothing is saved."""
+    """Ends a fit without saving."""
 
 
 class Model(LightningModule):
-    """Has dropout, and keeps its batches, by epoch, and the calls of its hooks."""
+    """Has dropout, and records its batches by epoch and the calls of its hooks."""
 
     build, dropout = torch.optim.AdamW, 0.5
 
@@ -129,7 +129,7 @@ def numbers():
 
 
 def fit(folder, *, seed=7, end=None, plateau=False, data=Noisy, workers=0, loader=DataLoader, **options):
-    """Fit a model, to its end or until ``end``, a step and a signal or ``Killed``; ``seed`` None seeds nothing."""
+    """Fit a model to its end or until ``end`` (a step, and a signal or ``Killed``); do not seed if ``seed`` is None."""
     if seed is not None:
         torch.manual_seed(seed)
     callback = options.pop("callback", None) or SlipwayCallback(folder=folder)
@@ -235,7 +235,7 @@ class TestAStoppedFit:
 
     def test_a_script_that_seeds_nothing_keeps_the_seed_of_its_first_attempt(self, tmp_path, new_process):
         first = fit(tmp_path / "run", seed=None, end=(3, signal.SIGTERM))
-        seed = identity.recorded_in(tmp_path / "run")["seed"]
+        seed = identity.read_recorded(tmp_path / "run")["seed"]
         new_process()
         second = fit(tmp_path / "run", seed=None)
         new_process()
@@ -255,7 +255,7 @@ class TestAStoppedFit:
         assert slugs(caplog.text) == 3 * ["lightning-inexact"]
 
     def test_a_checkpoint_without_generators_is_warned_of(self, tmp_path, caplog, monkeypatch):
-        monkeypatch.setattr(SlipwayCallback, "state_dict", lambda _self: {})  # as an earlier version
+        monkeypatch.setattr(SlipwayCallback, "state_dict", lambda _self: {})  # as an earlier version did
         fit(tmp_path, end=(3, signal.SIGTERM))
         monkeypatch.undo()
         fit(tmp_path)
@@ -368,7 +368,7 @@ class TestSeveralFitsOfAProcess:
         assert all(map(equal, again, whole))
         assert set(slugs(caplog.text)) <= {"slow-resume"}
 
-    # once: the job was done, by the verdict of the first fit
+    # regression: the first fit's verdict ended the job as done
     def test_a_stop_of_the_second_one_reaches_the_job(self, tmp_path, new_process, monkeypatch):
         monkeypatch.setenv("RUN_DIR", str(tmp_path))
         for attempt, end in ((1, (3, signal.SIGUSR1)), (2, None)):

@@ -1,4 +1,4 @@
-"""The batches of a loader from any place on, whoever fetches them; slipway.Sampler over numbers of ranks."""
+"""Batches of a loader from any position on, with any workers; slipway.Sampler with changing numbers of ranks."""
 
 import random
 from itertools import chain, pairwise
@@ -71,14 +71,14 @@ def batches(replay, *, skip=0, seed=1, world=ALONE, origin=BEGIN):
 
 @pytest.mark.parametrize("workers", [{"num_workers": 2}, {"num_workers": 1, "persistent_workers": True}], ids=str)
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_what_follows_a_place_does_not_depend_on_who_was_there(name, workers):
+def test_batches_after_a_position_are_the_same_in_a_resumed_pass(name, workers):
     data = Noisy()
     loader = DataLoader(data, **SAMPLERS[name](data), **workers)
     whole = batches(Replay(loader))
     torch.rand(7)
     again = Replay(loader)
     assert batches(again, skip=3) == whole[3:]
-    assert batches(again) == whole  # a second pass, by workers that persist
+    assert batches(again) == whole  # a second pass, with persistent workers
     assert batches(again, seed=2) != whole
 
 
@@ -187,7 +187,7 @@ def test_a_sampler_by_itself_gives_the_whole_order():
 
 
 @pytest.mark.parametrize("name", ["shuffle", "weighted", "subset", "batch sampler", "own generator"])
-def test_samplers_that_know_of_no_ranks_draw_apart(name):
+def test_samplers_without_ranks_draw_differently_on_each_rank(name):
     data = Noisy()
     loader = DataLoader(data, **SAMPLERS[name](data))
     found = [batches(Replay(loader), world=World(rank, 2, rank, 2)) for rank in (0, 1)]

@@ -1,4 +1,4 @@
-"""Two runs never share a folder."""
+"""Lock of a run folder: two runs never share one."""
 
 import json
 import os
@@ -33,11 +33,11 @@ except FolderInUseError:
     print("refused", flush=True)
 sys.stdin.readline()
 """
-"""A process that takes the lock at the first line of its input, and holds it until the second."""
+"""A process that takes the lock at the first line of its input and holds it until the second."""
 
 
 class Holder:
-    """Another process, which holds the lock or has been refused."""
+    """Another process that holds the lock or was refused."""
 
     def __init__(self, folder):
         words = [sys.executable, "-c", HOLD, str(folder)]
@@ -76,7 +76,7 @@ def acquired(folder, **owner):
 
 
 def lock_from_elsewhere(folder, *, age=0.0, **owner):
-    """Write the lock of an owner on another host, whose last sign of life was ``age`` seconds ago."""
+    """Write the lock of an owner on another host whose last heartbeat was ``age`` seconds ago."""
     record = {"host": "elsewhere", "pid": 1234, "pid_namespace": 1, "pid_start": "5", "job_id": "77", "attempt": 1}
     path = folder / "lock"
     path.write_text(json.dumps(record | owner))
@@ -85,7 +85,7 @@ def lock_from_elsewhere(folder, *, age=0.0, **owner):
 
 @contextmanager
 def beating(folder):
-    """Give signs of life for the owner of ``folder``'s lock."""
+    """Write heartbeats for the owner of ``folder``'s lock."""
     ended = threading.Event()
 
     def beat():
@@ -103,13 +103,13 @@ def beating(folder):
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch):
-    """Let an owner elsewhere count as dead after half a second."""
+    """Let an owner on another host count as dead after half a second."""
     monkeypatch.setattr(lock_module, "POLL", 0.01)
     monkeypatch.setattr(lock_module, "STALE", 0.5)
 
 
 def in_use(lock, *values):
-    """Hold that the folder is refused, and that the error names ``values``."""
+    """Assert that the folder is refused and that the error names ``values``."""
     with refused("folder-in-use", *values, code=78) as error:
         lock.acquire()
     assert str(error.value).isprintable()
@@ -146,7 +146,7 @@ def test_the_lock_of_a_dead_owner_on_this_host_is_taken_at_once(tmp_path, holder
     acquired(tmp_path).check()
 
 
-# once: a file of the user's with this name was taken for the lock of a dead owner, and replaced
+# regression: a user's file with this name was taken for the lock of a dead owner and replaced
 @pytest.mark.parametrize("data", [b"mine", b"null", b"[1]", b"\xff\xfe", b'{"hosts": 1}'])
 def test_a_file_that_is_not_a_lock_is_left_alone(tmp_path, data):
     (tmp_path / "lock").write_bytes(data)
@@ -198,7 +198,7 @@ def test_a_living_owner_elsewhere_is_left_alone(tmp_path, owner, job_id, attempt
 
 
 def test_the_lock_of_an_owner_elsewhere_without_a_sign_of_life_is_taken_after_a_wait(tmp_path):
-    """A node that died a second ago: the job that continues the run has another number, and must not be refused."""
+    """A node died a second ago; the job that continues the run has another number and must not be refused."""
     lock_from_elsewhere(tmp_path)
     before = time.monotonic()
     acquired(tmp_path).check()
@@ -220,7 +220,7 @@ def test_require_free_waits_for_two_heartbeats_only(tmp_path, monkeypatch):
 
 
 def test_the_wait_starts_again_for_a_new_owner(tmp_path, monkeypatch):
-    """While the lock of the dead is watched, another run takes it over."""
+    """Another run takes over the dead owner's lock while this one watches it."""
     lock_from_elsewhere(tmp_path)
     began = time.monotonic()
     taken = []
@@ -251,7 +251,7 @@ def test_a_half_written_lock_counts_by_its_age(tmp_path, data):
     lock_of(tmp_path).acquire()
 
 
-def test_an_owner_gives_signs_of_life(tmp_path, monkeypatch):
+def test_an_owner_writes_heartbeats(tmp_path, monkeypatch):
     monkeypatch.setattr(lock_module, "HEARTBEAT", 0.02)
     lock = acquired(tmp_path)
     path = tmp_path / "lock"
@@ -275,7 +275,7 @@ def test_a_lost_lock_is_noticed_and_not_released(tmp_path, lose):
 
 
 def killed_take_over(folder, monkeypatch):
-    """Leave what a process leaves that is killed while it takes over a dead owner's lock; return its claim."""
+    """Leave what a process leaves if it is killed while it takes over a dead owner's lock; return its claim."""
     lock_from_elsewhere(folder, age=STALE + 5)
     with monkeypatch.context() as killed:
         killed.setattr(Path, "rename", lambda *_: sys.exit("killed"))
@@ -296,7 +296,7 @@ def test_a_killed_take_over_does_not_block_the_folder(tmp_path, monkeypatch):
 
 
 def test_a_dead_claim_that_is_found_too_late_leaves_the_new_owner_alone(tmp_path, monkeypatch):
-    """One that has found the claim of a killed process, and is held up until another one has taken the folder."""
+    """A process finds the claim of a killed process and is delayed until another one has taken the folder."""
     late, other = lock_of(tmp_path), lock_of(tmp_path, attempt=2)
     claim = killed_take_over(tmp_path, monkeypatch)
     claim.write_text(json.dumps(json.loads(claim.read_text()) | {"pid_start": "1"}))
@@ -316,7 +316,7 @@ def test_a_dead_claim_that_is_found_too_late_leaves_the_new_owner_alone(tmp_path
 
 
 def test_a_take_over_that_comes_too_late_leaves_the_new_owner_alone(tmp_path, monkeypatch):
-    """One that has read a dead owner's lock, and is held up until another one has replaced it."""
+    """A process reads a dead owner's lock and is delayed until another one has replaced it."""
     lock_from_elsewhere(tmp_path, age=STALE + 5)
     late, other = lock_of(tmp_path), lock_of(tmp_path, attempt=2)
     create = late._create
@@ -335,7 +335,7 @@ def test_a_take_over_that_comes_too_late_leaves_the_new_owner_alone(tmp_path, mo
 
 
 @pytest.mark.parametrize("left", ["nothing", "a dead owner"])
-def test_of_many_processes_that_want_the_lock_at_once_exactly_one_gets_it(tmp_path, left):
+def test_exactly_one_of_many_concurrent_processes_gets_the_lock(tmp_path, left):
     if left == "a dead owner":
         lock_from_elsewhere(tmp_path, age=STALE + 5)
     holders = [Holder(tmp_path) for _ in range(5)]

@@ -1,4 +1,4 @@
-"""The loops of a session: steps as a pass, nesting, break, sys.exit, and where objects are restored again."""
+"""Loops of a session: steps as a pass, nesting, break, sys.exit, and when objects are restored again."""
 
 import random
 import sys
@@ -204,7 +204,7 @@ class TestPasses:
 
 
 def ahead(batches, count=1):
-    """Fetch ``count`` batches before the script gets the first of them, as a prefetcher does."""
+    """Fetch ``count`` batches before yielding the first, as a prefetcher does."""
     waiting = []
     for batch in batches:
         waiting.append(batch)
@@ -230,7 +230,7 @@ class TestReadingAhead:
             self.train(Attempt(tmp_path, stop_at=9), lambda session: ahead(session.batches(range(14)), count))
         assert slugs(caplog.text) == ["reads-ahead"]
 
-    def test_a_loop_that_first_fills_a_buffer_is_none(self, tmp_path, caplog):
+    def test_a_loop_that_first_fills_a_buffer_is_not_a_prefetcher(self, tmp_path, caplog):
         attempt, buffer = Attempt(tmp_path), []
         with attempt.open() as session:
             for _ in session.epochs(1):
@@ -240,7 +240,7 @@ class TestReadingAhead:
                         attempt.update(number)
         assert not slugs(caplog.text)
 
-    def test_one_within_is_exact(self, tmp_path, caplog):
+    def test_a_prefetcher_within_session_batches_is_exact(self, tmp_path, caplog):
         def script(attempt):
             return self.train(attempt, lambda session: session.batches(ahead(range(8))))
 
@@ -248,7 +248,7 @@ class TestReadingAhead:
         assert "reads-ahead" not in slugs(caplog.text)
 
     @pytest.mark.parametrize("every", [2, 3])
-    def test_accumulation_is_none(self, every, tmp_path, caplog):
+    def test_accumulation_is_not_a_prefetcher(self, every, tmp_path, caplog):
         with pytest.raises(Stopped):
             self.train(Attempt(tmp_path, stop_at=6), lambda session: session.batches(range(8)), every=every)
         assert not slugs(caplog.text)
@@ -279,7 +279,7 @@ class TestGeneratorsBeforeTheBatches:
 
 
 class TestRestoredAgain:
-    """What a script does on its way to the place where it was saved is undone there."""
+    """Changes that a script makes before it reaches the saved position are undone there."""
 
     @staticmethod
     def script(attempt):
@@ -291,7 +291,7 @@ class TestRestoredAgain:
                 if epoch:
                     scheduler.step()
                 attempt.both.zero_grad(set_to_none=False)
-                attempt.both.step()  # momentum alone moves the weights
+                attempt.both.step()  # only momentum moves the weights
                 for passed in range(2):
                     for number in session.batches(range(3)):
                         attempt.update(number + 10 * passed)
@@ -340,7 +340,7 @@ class TestExit:
         assert read_status(tmp_path).verdict == "done 3 complete"
 
     @pytest.mark.parametrize("code", [1, "an error"])
-    def test_an_exit_with_an_error_is_one(self, code, tmp_path):
+    def test_an_exit_with_an_error_code_fails_the_run(self, code, tmp_path):
         @in_session()
         def script(attempt, session):
             for _ in session.steps(5):

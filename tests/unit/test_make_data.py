@@ -1,4 +1,4 @@
-"""``trainer make-data``: the same pictures for the same seed, all of them or none."""
+"""``trainer make-data``: the same images for the same seed, written completely or not at all."""
 
 import subprocess
 import sys
@@ -48,11 +48,11 @@ def test_the_same_seed_makes_the_same_pictures(tmp_path):
         make("aerial", tmp_path / name, "--per-class", 2, "--image-size", 16, "--seed", seed)
     found, again, others = (files(tmp_path / name) for name in "abc")
     assert found == again
-    assert len({*found.values(), *others.values()}) == 2 * 2 * len(LOOKS), "and all differ"
+    assert len({*found.values(), *others.values()}) == 2 * 2 * len(LOOKS), "all images must differ"
 
 
 @pytest.mark.parametrize("made", ["folder", "file", "link"])
-def test_what_is_there_is_left_alone(tmp_path, made):
+def test_existing_targets_are_left_alone(tmp_path, made):
     target = tmp_path / "aerial"
     {"folder": target.mkdir, "file": target.touch, "link": lambda: target.symlink_to("nowhere")}[made]()
     with refused("file-exists", target):
@@ -82,7 +82,7 @@ def test_where_it_cannot_write_it_leaves_nothing(tmp_path):
         (["aerial", "x", "--lr", "1"], "unknown-flag", ["--lr"]),
     ],
 )
-def test_what_it_does_not_understand(tmp_path, monkeypatch, words, slug, values):
+def test_wrong_arguments_are_refused(tmp_path, monkeypatch, words, slug, values):
     monkeypatch.chdir(tmp_path)
     with refused(slug, *values, code=EXIT_USAGE):
         make(*words)

@@ -1,4 +1,4 @@
-"""Numbers that a script gives: means over an epoch, wherever a run was stopped, logged values, and arguments."""
+"""Values that a script provides: epoch means across stops, logged values, and arguments."""
 
 import contextlib
 import json
@@ -26,11 +26,11 @@ WEIGHTS = [4, 4, 4, 4, 4, 4, 1]
 
 
 class KilledError(Exception):
-    """Ends a script where nothing can be saved any more."""
+    """Ends a script that can no longer save."""
 
 
 def train(folder, *, epochs=2, kill=None, end=terminate, leave_at=None):
-    """Train and validate; end at batch ``kill`` of an epoch, counted on through its passes. Return means by epoch."""
+    """Train and validate; stop at batch ``kill`` of an epoch, counted over its passes. Return means by epoch."""
     attempt, found = Attempt(folder), {}
     with contextlib.suppress(Stopped, KilledError), attempt.open(checkpoint_steps=1) as session:
         for epoch in session.epochs(epochs):
@@ -100,7 +100,7 @@ class TestAMeanOverStops:
 
 
 def logged(folder, kills):
-    """Log the losses, the run killed at each of ``kills``; return what the last checkpoint holds of them."""
+    """Log the losses of a run killed at each of ``kills``; return what the last checkpoint holds of them."""
     for kill in [*kills, None]:
         attempt = Attempt(folder)
         with contextlib.suppress(Stopped, KilledError), attempt.open(checkpoint_steps=1) as session:
@@ -168,7 +168,7 @@ def test_a_mean_without_values_is_refused(tmp_path):
     with refused("unknown-metric", "los"), attempt.open() as session:
         for epoch in session.epochs(2):
             if epoch:
-                session.mean("loss")  # of the epoch before: a resumed one would not know it
+                session.mean("loss")  # of the epoch before: a resumed run would not know it
             for loss in session.batches(LOSSES):
                 attempt.update()
                 session.mean("loss", loss)
@@ -190,7 +190,7 @@ def test_inf_and_weights_of_zero_count_as_they_are(tmp_path):
 
 class TestRanks:
     def run(self, size, values, *, saved=None, under_way=0):
-        """Add the values that each rank has, and return what each would save and read."""
+        """Add each rank's values, and return what each rank would save and read."""
         ranks = [Means(rank, size) for rank in range(size)]
         for rank, means in enumerate(ranks):
             means.resume(saved or {}, under_way=under_way)
@@ -234,7 +234,7 @@ class TestAWindow:
 
 class TestSum:
     def test_its_total_is_exact_where_values_are_tensors(self):
-        """As on a GPU: there a tensor is not read, but added to a tensor."""
+        """As on a GPU: tensors are not read there, but added to a tensor."""
         values = [torch.rand(()) for _ in range(100)]
         on_device, here = Sum(0.5), Sum(0.5)
         for value in values:
@@ -271,12 +271,12 @@ class TestSum:
         assert logged.sums() == [sum(range(200)), 200, 2]
 
 
-NO_NUMBERS = [None, "0.5", b"1", [1.0], 1j, torch.ones(2), torch.ones(0), torch.tensor(1j), object(), np.ones(2)]
+INVALID_NUMBERS = [None, "0.5", b"1", [1.0], 1j, torch.ones(2), torch.ones(0), torch.tensor(1j), object(), np.ones(2)]
 NUMBERS = [1, True, np.float32(1), np.int64(1), np.array(1.0), Fraction(1), torch.ones(1, 1), torch.tensor(True)]
 
 
 @pytest.mark.parametrize("call", ["log", "metrics", "mean", "weight"])
-def test_what_is_no_number_is_refused_each_time_and_what_is_one_is_not(call, tmp_path):
+def test_only_numbers_are_accepted(call, tmp_path):
     attempt = Attempt(tmp_path)
     give = {
         "log": lambda session, value: session.log(v=value),
@@ -290,7 +290,7 @@ def test_what_is_no_number_is_refused_each_time_and_what_is_one_is_not(call, tmp
                 attempt.update()
                 for value in NUMBERS:
                     give(session, value)
-                for value in NO_NUMBERS:
+                for value in INVALID_NUMBERS:
                     kind = "tensor" if isinstance(value, torch.Tensor) else type(value).__name__
                     with refused("not-a-number", "v" if call != "weight" else "weight", kind):
                         give(session, value)
@@ -354,11 +354,11 @@ class TestNumbersThatAreNotFinite:
         assert {record["loss"] for record in found} == {1.0}
         assert all(math.isfinite(number) for record in found for number in record.values() if number != "train")
 
-    def test_one_that_it_does_not_skip_is(self, tmp_path):
+    def test_a_step_that_the_scaler_does_not_skip_is_a_divergence(self, tmp_path):
         with refused("diverged", "grad_norm", 2):
             self.train(tmp_path, [1.0, math.inf, 1.0], scaler=torch.amp.GradScaler("cpu"), scale=1.0)
 
-    def test_one_that_skips_for_ever_is(self, tmp_path):
+    def test_a_scaler_that_keeps_skipping_is_a_divergence(self, tmp_path):
         with refused("diverged", "grad_norm", 31):
             self.train(tmp_path, [math.inf] * 50, scaler=torch.amp.GradScaler("cpu"))
 
@@ -396,7 +396,7 @@ class TestNumbersThatAreNotFinite:
 
 class TestARunWithoutSteps:
     def collect(self, folder, kill=None):
-        """Draw numbers in two epochs, and train with as many in two more."""
+        """Draw numbers in two epochs, then train with as many in two more."""
         attempt = Attempt(folder)
         with contextlib.suppress(Stopped), attempt.open(checkpoint_steps=1) as session:
             for epoch in session.epochs(4):
@@ -433,7 +433,7 @@ class TestARunWithoutSteps:
         assert slugs(caplog.text) == []
 
     def test_a_long_pass_is_not_waited_for(self, tmp_path, caplog, monkeypatch):
-        monkeypatch.setattr("slipway.script.loops.MOST_BATCHES", 3)
+        monkeypatch.setattr("slipway.script.loops.CHECK_AFTER_BATCHES", 3)
         attempt = Attempt(tmp_path)
         with contextlib.suppress(KilledError), attempt.open() as session:
             for _ in session.epochs(1):

@@ -1,4 +1,4 @@
-"""What --memory says: held against what a real step allocates, and what it refuses."""
+"""--memory: its estimate compared with the allocations of a real step, and its refusals."""
 
 import re
 
@@ -46,7 +46,7 @@ def computed(settings, cuts=()):
 
 
 def taken(settings):
-    """Return what a real step of a real learner has alive at its peak, besides weights and gradients."""
+    """Return what a real step of a real learner allocates at its peak, besides weights and gradients."""
     learner = new_learner(settings, Alone(CPU), shape=SHAPE, classes=CLASSES, mean_std=MEAN_STD, samples_per_epoch=9)
     learner.use_randomness(1)
     meter = Meter([*learner.model.parameters(), *learner.model.buffers()])
@@ -139,7 +139,7 @@ def test_recomputation_needs_less():
 
 
 def test_larger_images_and_batches_need_more_and_no_memory_is_taken():
-    """A batch of 4 TB: the account alone must not allocate it."""
+    """A batch of 4 TB: the estimate must not allocate it."""
     settings = settings_of(train={"batch_size": 2**20, "grad_accum_steps": 1, "val_batch_size": 2**20})
     model = initial_model(settings, shape=(3, 224, 224), classes=CLASSES)
     (stage,) = memory_of(model, settings, cuts=[], shape=(3, 224, 224), ranks=1)

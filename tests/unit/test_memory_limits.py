@@ -1,4 +1,4 @@
-"""What is said of memory when something was killed."""
+"""Messages about memory limits after a process was killed."""
 
 import re
 
@@ -11,7 +11,7 @@ GIB = 1 << 30
 
 @pytest.fixture
 def root(tmp_path):
-    """Return a root folder with /dev/shm, 3 GiB of memory available, and no control group."""
+    """Return a root folder with /dev/shm, 3 GiB of available memory, and no control group."""
     for name in ("proc/self", "sys/fs/cgroup"):
         (tmp_path / name).mkdir(parents=True)
     write(tmp_path / "proc/meminfo", f"MemTotal: 99 kB\nMemAvailable:  {3 * GIB // 1024} kB\n")
@@ -62,7 +62,7 @@ def test_version_1_of_control_groups(root):
     assert " job_7 " in said
     assert numbers(said) == [2048, 1024]
     write(group / "memory.limit_in_bytes", "9223372036854771712\n")
-    assert len(describe_memory(root)) == 1, "that is none"
+    assert len(describe_memory(root)) == 1, "not a limit"
 
 
 def test_what_cannot_be_read_is_left_out(tmp_path):

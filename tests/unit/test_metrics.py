@@ -1,4 +1,4 @@
-"""Numbers and pictures of a run."""
+"""Metrics and figures of a run."""
 
 import csv
 import errno
@@ -56,7 +56,7 @@ def check_record(step):
 
 
 def write(path, *written, step=0):
-    """Write records as an attempt does that resumes from ``step``."""
+    """Write records as an attempt that resumes from ``step`` does."""
     writer = JsonLines(path, step=step)
     for record in written:
         writer.write(record)
@@ -99,9 +99,9 @@ class TestJsonLines:
             assert path.read_text().splitlines() == [good[0], said, good[1]]
             assert (tmp_path / f"metrics.jsonl.damaged.{number}").read_text() == damaged
             assert_warning(caplog.messages[-1], "damaged-metrics", 1, path, f"{path.name}.damaged.{number}")
-        assert [record["step"] for record in read_records(path)] == [1, 2], "those that hold numbers"
+        assert [record["step"] for record in read_records(path)] == [1, 2], "lines with numbers"
 
-    def test_what_a_full_disk_does_not_take_is_written_when_there_is_room_again(self, tmp_path, caplog):
+    def test_lines_refused_by_a_full_disk_are_written_later(self, tmp_path, caplog):
         path = tmp_path / "metrics.jsonl"
         writer = JsonLines(path, step=0)
         with file_size_limit(200):
@@ -117,7 +117,7 @@ class TestJsonLines:
         assert not re.search(r"\d+ lines", caplog.messages[1])
 
     def test_beyond_what_is_kept_for_a_full_disk_lines_are_counted(self, tmp_path, caplog, monkeypatch):
-        monkeypatch.setattr("slipway.base.files.MOST_UNWRITTEN", 300)
+        monkeypatch.setattr("slipway.base.files.MAX_UNWRITTEN_BYTES", 300)
         lines = LineFile(tmp_path / "lines")
         with file_size_limit(100):
             for number in range(100):
@@ -125,10 +125,10 @@ class TestJsonLines:
         lines.append("the last")
         lines.close()
         written = (tmp_path / "lines").read_text().splitlines()
-        assert written == [f"{number:09d}" for number in range(40)]  # 10 on the disk and 30 in memory
+        assert written == [f"{number:09d}" for number in range(40)]  # 10 on disk and 30 in memory
         assert_warning(caplog.messages[-1], "cannot-append", tmp_path / "lines", 61)
 
-    def test_where_there_is_none_to_the_end_that_is_an_error(self, tmp_path):
+    def test_a_disk_that_stays_full_is_an_error_at_the_end(self, tmp_path):
         writer = JsonLines(tmp_path / "metrics.jsonl", step=0)
         with file_size_limit(200):
             for step in (1, 2):
@@ -200,7 +200,7 @@ class TestTables:
         assert [row[:2] for row in rows] == [["ant", "6"], ["bee", "10"], ["cat", "0"]]
         assert [float(value) for value in rows[0][2:]] == pytest.approx([5 / 6, 5 / 7])
         assert [float(value) for value in rows[1][2:]] == pytest.approx([0.8, 8 / 9])
-        assert rows[2][2:] == ["nan", "nan"], "nothing is known of a class without samples"
+        assert rows[2][2:] == ["nan", "nan"], "a class without samples has no values"
 
     def test_names_with_commas_and_quotes_stay_one_cell(self, tmp_path):
         names = ("a,b", 'c"d', "e\nf")
@@ -211,7 +211,7 @@ class TestTables:
 class TestFigures:
     @staticmethod
     def size(path):
-        """Return width and height of a PNG as its header says."""
+        """Return width and height of a PNG from its header."""
         data = path.read_bytes()
         assert data.startswith(b"\x89PNG\r\n\x1a\n")
         return struct.unpack(">II", data[16:24])

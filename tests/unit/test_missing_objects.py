@@ -1,4 +1,4 @@
-"""What a script changes and has not given, and what it computes again in a resumed epoch: named before it matters."""
+"""Objects that a script changes but does not pass to the session: warnings name them before they matter."""
 
 import copy
 
@@ -28,7 +28,7 @@ class Centered(nn.Module):
 
 
 class Warm(nn.Module):
-    """A loss that counts its calls, or keeps others, in an attribute that it has from the first call on."""
+    """A loss that counts its calls, or keeps other values, in an attribute set by the first call."""
 
     calls = 0
 
@@ -62,7 +62,7 @@ OTHERS = {
 
 
 def train(attempt, after_each=lambda: None, *, epochs=1, before_each=lambda _: None, **options):
-    """Train with two batches an epoch; call ``before_each`` epoch and ``after_each`` update."""
+    """Train two batches per epoch; call ``before_each`` epoch and ``after_each`` update."""
     with attempt.open(checkpoint_steps=1, **options) as session:
         for epoch in session.epochs(epochs):
             before_each(epoch)
@@ -132,7 +132,7 @@ class TestModules:
 
 
 class Halving:
-    """A scheduler of the script's."""
+    """A scheduler of the script."""
 
     def __init__(self, optimizer):
         self.optimizer, self.steps = optimizer, 0
@@ -238,7 +238,7 @@ class TestEarlyUse:
 
 
 class TestFolds:
-    """Models that are made between two sessions of a process."""
+    """Models that are created between two sessions of a process."""
 
     @staticmethod
     def folds(folder, *, stop_in=None):

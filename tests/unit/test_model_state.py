@@ -1,4 +1,4 @@
-"""Models in a checkpoint: by the names of plain torch, with any shapes that their modules load, and whole."""
+"""Models in a checkpoint: names of plain torch, any shapes that their modules load, complete state."""
 
 import copy
 
@@ -30,7 +30,7 @@ GROUP = pytest.mark.usefixtures("group")
 
 
 class Range(nn.Module):
-    """A buffer of the first batch's size, that loads in any size."""
+    """A buffer with the size of the first batch that loads in any size."""
 
     def __init__(self):
         super().__init__()
@@ -48,7 +48,7 @@ class Range(nn.Module):
 
 
 class Scaled(nn.Linear):
-    """An extra state that is a tensor from the first pass on."""
+    """An extra state that is a tensor after the first pass."""
 
     seen = None
 
@@ -84,7 +84,7 @@ def quantized():
 
 
 def lazy_in_part():
-    """Return a model of which a part is not used, and so is not initialized."""
+    """Return a model with an unused, uninitialized part."""
     model = nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d(), nn.LazyLinear(1))
     model.register_module("unused", nn.LazyLinear(2))
     model.forward = lambda inputs: model[2](model[1](model[0](inputs)))
@@ -189,7 +189,7 @@ def test_what_the_code_of_a_component_raises_names_it(tmp_path):
 
 
 class Blocks(nn.ModuleDict):
-    """Two parts, of which one has two."""
+    """Two parts, one of which has two."""
 
     def forward(self, inputs):
         return self["head"](self["encoder"](inputs))
@@ -244,7 +244,7 @@ def test_wrappers_around_parts_leave_no_trace(before, later, tmp_path):
 
 
 def test_a_checkpoint_that_has_the_names_of_wrappers_loads():
-    """Of a version that saved them."""
+    """Written by a version that saved them."""
     first, second = compiled(blocks()), compiled(blocks())
     with torch.no_grad():
         first["head"].weight.fill_(3)

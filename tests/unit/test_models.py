@@ -1,4 +1,4 @@
-"""Models by name, for images of any size and any number of classes, and weights to start from."""
+"""Models by name, for images of any size and any number of classes, and initial weights."""
 
 import pickle
 import subprocess
@@ -21,19 +21,19 @@ def built(arch, shape, classes=10, weights=""):
 
 
 def refuse(path, *values):
-    """Hold that weights of ``path`` are refused in one line that names it and ``values``."""
+    """Assert that weights of ``path`` are refused with a one-line error that names it and ``values``."""
     with refused("bad-weights", f"--weights {path} ", *values) as error:
         built("mlp", (1, 8, 8), weights=path)
     assert "\n" not in str(error.value)
 
 
 def differing(model, state):
-    """Return the names of the tensors of ``model`` that are not those of ``state``."""
+    """Return the names of the tensors of ``model`` that differ from ``state``."""
     return [name for name, value in model.state_dict().items() if not torch.equal(value, state[name])]
 
 
 def require_trainable(model, shape, classes):
-    """Make sure that ``model`` maps two images to logits and learns from each of its parameters."""
+    """Assert that ``model`` maps two images to logits and that each parameter gets a gradient."""
     assert model.training
     logits = model(torch.randn(2, *shape))
     assert logits.shape == (2, classes)
@@ -137,7 +137,7 @@ class TestWeights:
 
     @pytest.fixture(params=[".safetensors", ".pt"])
     def saved(self, tmp_path, request):
-        """Return a function that saves a state dict as either kind of file."""
+        """Return a function that saves a state dict in either file format."""
 
         def save(state):
             path = tmp_path / f"weights{request.param}"
@@ -208,7 +208,7 @@ class TestWeights:
 
 
 class Trap:
-    """Unpickled without care, this would create a file."""
+    """Creates a file if it is unpickled without safety."""
 
     def __init__(self, path):
         self.path = path
@@ -223,6 +223,6 @@ def test_the_trap_would_have_worked(tmp_path):
 
 
 def test_torchvision_can_be_imported_by_any_program():
-    """Its wheel may be built for CUDA, and torch not: containers/install/torchvision_on_cpu.py."""
+    """Its wheel may be built for CUDA although torch is not: containers/install/torchvision_on_cpu.py."""
     code = "import torchvision; torchvision.models.resnet18(); print(torchvision.ops.box_iou.__name__)"
     assert subprocess.check_output([sys.executable, "-I", "-c", code], text=True) == "box_iou\n"

@@ -1,4 +1,4 @@
-"""What modules hold besides their state_dict comes back: frozen layers, attributes, buffers that do not persist."""
+"""State of modules outside their state_dict is restored: frozen layers, attributes, non-persistent buffers."""
 
 import copy
 import itertools
@@ -31,7 +31,7 @@ class Range(NamedTuple):
 
 
 class Part(nn.Module):
-    """A module with all that ``state_dict`` leaves out."""
+    """A module with everything that ``state_dict`` omits."""
 
     def __init__(self):
         super().__init__()
@@ -144,7 +144,7 @@ def content(model):
 
 
 def shown(value):
-    """Return a text that is equal if ``value`` is, with the states of its generators and sets in one order."""
+    """Return a text that is equal for equal values, with generator states and sorted sets."""
     if is_generator(value):
         return f"{type(value)} {state_digest(value)}"
     if isinstance(value, (list, tuple, deque)):
@@ -159,7 +159,7 @@ def shown(value):
 
 
 def attached(model):
-    """Return a model and what saves its attributes."""
+    """Return a model and the component that saves its attributes."""
     return model, ModuleAttributes({"model": model})
 
 
@@ -368,7 +368,7 @@ def test_the_same_elements_in_another_tensor_are_no_change():
 
 
 def test_parameters_results_and_objects_are_left_out():
-    model = nn.LSTM(2, 2)  # whose parameters stand in lists, too
+    model = nn.LSTM(2, 2)  # whose parameters are also in lists
     model.loss = model(torch.ones(1, 2))[0].sum()
     model.alias = model.weight_hh_l0
     part = ModuleAttributes({"model": model})
@@ -386,7 +386,7 @@ def test_wrappers_are_passed_over_except_for_their_mode():
     assert saved(two) == saved(one)
 
 
-def test_of_what_the_model_does_not_have_nothing_is_made():
+def test_restoring_creates_no_missing_attributes():
     _, part = large(1, change=True)
     model = Part()
     ModuleAttributes({"other": model}).load_state_dict(saved(part))
@@ -394,7 +394,7 @@ def test_of_what_the_model_does_not_have_nothing_is_made():
 
 
 class Counting(torch.optim.SGD):
-    """An optimizer with attributes: one that the first step adds, others that steps change."""
+    """An optimizer with attributes: the first step adds some, other steps change some."""
 
     steps = 0
 
@@ -452,14 +452,14 @@ def test_attributes_of_an_optimizer_come_back(caplog):
 
 
 class AcceleratedOptimizer(torch.optim.Optimizer):
-    """As Accelerate's: of another optimizer."""
+    """Wraps another optimizer, as Accelerate's class of this name does."""
 
     def __init__(self, optimizer):
         self.optimizer, self.is_overflow = optimizer, False
 
 
 class Optimizer8bit(torch.optim.SGD):
-    """As that of bitsandbytes: it has the state prepared at the first step."""
+    """Needs its state prepared at the first step, as bitsandbytes' class of this name does."""
 
     is_overflow = False
 
@@ -485,7 +485,7 @@ def test_what_an_optimizer_holds_and_cannot_be_saved_is_named_once(caplog):
     assert model
 
 
-OF_TORCH = {
+BASE_ATTRIBUTES = {
     "Adam": lambda parameters: torch.optim.Adam(parameters, fused=True),
     "SGD": lambda parameters: torch.optim.SGD(parameters, fused=True),
     "Adagrad": lambda parameters: torch.optim.Adagrad(parameters, fused=True),
@@ -494,9 +494,9 @@ OF_TORCH = {
 }
 
 
-@pytest.mark.parametrize("kind", OF_TORCH)
+@pytest.mark.parametrize("kind", BASE_ATTRIBUTES)
 def test_optimizers_of_torch_have_no_attributes_to_save(kind):
-    model, optimizer, part = with_optimizer(OF_TORCH[kind])
+    model, optimizer, part = with_optimizer(BASE_ATTRIBUTES[kind])
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, 9, cycle_momentum=False)
     optimizer.register_step_post_hook(lambda *_: None)
 
@@ -524,7 +524,7 @@ class Decaying(torch.optim.SGD):
 
 
 def unfreezing(attempt):
-    """Unfreeze a layer in the second epoch, and train on what attributes of the model and the optimizer have become."""
+    """Unfreeze a layer in the second epoch, and train with attributes of the model and the optimizer."""
     model = attempt.model
     model.passes, model.carried = 0, torch.zeros(2)
     model.noise, model.recent = np.random.default_rng(0), deque(maxlen=2)

@@ -1,4 +1,4 @@
-"""The learning rate as a function of the position, and the optimisers as plain torch has them."""
+"""Learning rate as a function of the position; optimizers compared with plain torch."""
 
 import math
 
@@ -13,11 +13,11 @@ from trainer.optim.amp import gradient_scaler
 from trainer.optim.optimizers import OPTIMIZERS, LearningRate, build_optimizer, set_learning_rate
 
 STEPS, EPOCHS = 10, 5
-"""Optimiser steps an epoch, and epochs, of all schedules below."""
+"""Optimizer steps per epoch, and epochs, of all schedules below."""
 
 
 def rates(world_size=1, **optim):
-    """Return the learning rate of every step."""
+    """Return the learning rate of each step."""
     plan = LearningRate(OptimConfig(lr=0.4, **optim), epochs=EPOCHS, world_size=world_size)
     return [plan.at(step / STEPS, (step + 1) / STEPS) for step in range(STEPS * EPOCHS)]
 
@@ -32,7 +32,7 @@ class TestSchedules:
         assert rates(schedule="step", gamma=0.7, step_epochs=step_epochs) == pytest.approx(expected, rel=1e-12)
 
     def test_cosine_falls_from_the_peak_to_nearly_nothing(self):
-        """By the formula of torch's CosineAnnealingLR."""
+        """Compared with the formula of torch's CosineAnnealingLR."""
         expected = [0.2 * (1 + math.cos(math.pi * step / 50)) for step in range(50)]
         assert rates(schedule="cosine") == pytest.approx(expected, rel=1e-12)
         assert expected[0] == 0.4
@@ -83,7 +83,7 @@ class TestOptimizers:
         start = self.model().state_dict()
         for key, value in ours.items():
             assert torch.allclose(value, theirs[key], rtol=1e-10, atol=1e-12), key
-            assert not torch.allclose(value, start[key], rtol=1e-3, atol=0), f"{key} has not moved"
+            assert not torch.allclose(value, start[key], rtol=1e-3, atol=0), f"{key} has not changed"
 
     @staticmethod
     def model():

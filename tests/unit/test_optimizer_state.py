@@ -1,4 +1,4 @@
-"""Optimizers whose groups change, that have a form of their own, or whose scheduler the session does not have."""
+"""Optimizers whose groups change, with their own state format, or with a scheduler that the session does not have."""
 
 import copy
 
@@ -9,18 +9,18 @@ from torch.optim import SGD, Adam, lr_scheduler
 
 from messages import assert_warning, refused, slugs
 from slipway.checkpoint.stateful import join, split
-from slipway.state.named_objects import components_of
-from slipway.state.schedulers import unscheduled
+from slipway.state.named_objects import session_components
+from slipway.state.schedulers import has_unsaved_scheduler
 
 
 def parts_of(model, optimizer, **others):
-    """Return what saves a model, an optimizer and other objects of a session, by name."""
+    """Return the components that save a model, an optimizer and other objects of a session, by name."""
     others = {"scheduler": {}, "scaler": {}, "extra": {}, **others}
-    return components_of({"model": {"model": model}, "optimizer": {"optimizer": optimizer}, **others})
+    return session_components({"model": {"model": model}, "optimizer": {"optimizer": optimizer}, **others})
 
 
 class Script:
-    """A model of which the optimizer has the last layer at first."""
+    """A model whose optimizer initially has only the last layer."""
 
     def __init__(self, *, of_model=True):
         torch.manual_seed(0)
@@ -78,7 +78,7 @@ def test_groups_that_an_epoch_has_changed_are_made_where_training_continues(chan
     CHANGES[change](whole)
     whole.train()
     saved, resumed = whole.saved(), Script()
-    resumed.load(saved)  # at the opening
+    resumed.load(saved)  # when the session opens
     resumed.load(saved)
     assert str(resumed.optimizer.state_dict()) == str(whole.optimizer.state_dict())
     for script in (whole, resumed):
@@ -108,7 +108,7 @@ def test_groups_of_no_given_model_are_named_at_the_save_and_refused_where_traini
         resumed.load(saved)
 
 
-def test_nothing_is_saved_without_groups_that_are_missing():
+def test_a_save_without_the_missing_groups_is_refused():
     whole = Script()
     add(whole, 0)
     saved, resumed = whole.saved(), Script()
@@ -132,7 +132,7 @@ def test_groups_that_do_not_change_leave_nothing_in_the_state():
 
 
 class Momentum(torch.optim.Optimizer):
-    """An optimizer whose state_dict has a form of its own."""
+    """An optimizer whose state_dict has its own format."""
 
     def __init__(self, parameters):
         super().__init__(parameters, {"alpha": 0.9})
@@ -177,11 +177,11 @@ def optimizer():
 )
 def test_a_scheduler_that_is_not_given_is_found_by_its_optimizer(make):
     given, other = optimizer(), optimizer()
-    assert not unscheduled(given, [])
+    assert not has_unsaved_scheduler(given, [])
     scheduler, of_other = make(given), make(other)
-    assert unscheduled(given, [])
-    assert unscheduled(given, [of_other])
-    assert not unscheduled(given, [of_other, scheduler])
+    assert has_unsaved_scheduler(given, [])
+    assert has_unsaved_scheduler(given, [of_other])
+    assert not has_unsaved_scheduler(given, [of_other, scheduler])
 
 
 def test_a_scheduler_of_another_library_counts_for_any_optimizer():
@@ -191,8 +191,8 @@ def test_a_scheduler_of_another_library_counts_for_any_optimizer():
 
     given = optimizer()
     given.param_groups[0]["initial_lr"] = 0.1
-    assert unscheduled(given, [])
-    assert not unscheduled(given, [Warmup()])
+    assert has_unsaved_scheduler(given, [])
+    assert not has_unsaved_scheduler(given, [Warmup()])
 
 
 @pytest.mark.parametrize(("kind", "found"), [("scheduler", []), ("extra", []), (None, ["scheduler-not-given"])])

@@ -1,4 +1,4 @@
-"""``trainer pack``: a folder in one file, with which training is the same; interrupted and continued."""
+"""``trainer pack``: a folder packed into one file that trains identically; interruption and resume."""
 
 import errno
 import io
@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 
 from messages import assert_error, assert_names, assert_warning, refused
 from slipway import PackedImages
-from slipway.data.packed import find_images, root_of
+from slipway.data.packed import archive_root, find_images
 from trainer.config.settings import DataConfig
 from trainer.data.loader import Loader
 from trainer.data.pack import AHEAD, _lock, _read_ahead, main, reduced
@@ -51,14 +51,14 @@ def photos(request, tmp_path):
 
 
 def packed(folder, *flags):
-    """Pack ``folder`` into photos.zip beside it, and return that."""
+    """Pack ``folder`` into photos.zip beside it, and return the archive."""
     target = folder.with_name("photos.zip")
     assert main([str(folder), str(target), *flags]) == 0
     return target
 
 
 def partial_of(folder):
-    """Return the path of the archive of ``folder`` until it is complete."""
+    """Return the path of the incomplete archive of ``folder``."""
     return folder.with_name("photos.zip.partial")
 
 
@@ -78,7 +78,7 @@ def fetched(dataset):
 
 
 def assert_alike(folder, archive):
-    """Make sure that both are the same set to the trainer, bit by bit."""
+    """Assert that both are the same data set to the trainer, bit by bit."""
     for one, other in zip(opened(folder), opened(archive), strict=True):
         assert one.classes == other.classes
         assert one.labels.equal(other.labels)
@@ -105,11 +105,11 @@ class Dying(io.FileIO):
 os.fdopen = lambda descriptor, mode: io.BufferedRandom(Dying(descriptor, "r+b"), 512)
 pack.main(sys.argv[1:])
 """
-"""Packs, and is killed in the middle of a write to the disk."""
+"""Packs, and is killed in the middle of a disk write."""
 
 
 def grow(path):
-    """Append to a file, and keep its time."""
+    """Append to a file and keep its modification time."""
     status = path.stat()
     path.write_bytes(path.read_bytes() + b"more")
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
@@ -290,7 +290,7 @@ NOISE = np.random.default_rng(0).integers(0, 256, (70, 70, 3), dtype=np.uint8)
 
 class TestReduced:
     @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "BMP", "TIFF"])
-    def test_it_has_the_shorter_side_and_the_format_of_before(self, kind):
+    def test_a_reduced_image_has_the_given_shorter_side_and_its_old_format(self, kind):
         data = image_bytes(Image.new("RGB", (300, 200), (10, 200, 30)), kind)
         with Image.open(io.BytesIO(reduced(data, 64, 90))) as image:
             assert (image.size, image.format) == ((96, 64), kind)
@@ -311,7 +311,7 @@ class TestReduced:
 
     def test_metadata_and_colour_profile_are_kept(self):
         exif = Image.Exif()
-        exif[0x0112] = 6  # turned
+        exif[0x0112] = 6  # rotated
         data = image_bytes(Image.new("RGB", (300, 200)), "JPEG", exif=exif, icc_profile=b"profile")
         with Image.open(io.BytesIO(reduced(data, 64, 90))) as image:
             assert (image.getexif()[0x0112], image.info["icc_profile"]) == (6, b"profile")
@@ -342,7 +342,7 @@ class TestReduced:
     ],
 )
 def test_the_folder_that_an_archive_represents(names, root, found):
-    assert root_of(names) == root
+    assert archive_root(names) == root
     assert find_images(names, root).classes == tuple(found)
 
 
@@ -398,7 +398,7 @@ class TestPackedImages:
         assert [label for _, label in loader] == list(images.targets)
         assert [pixels.tolist() for pixels, _ in loader] == [pixels.tolist() for pixels, _ in images]
 
-    def test_what_is_wrong_is_named(self, tmp_path):
+    def test_unreadable_images_and_archives_are_named(self, tmp_path):
         folder = write_images(tmp_path / "photos")
         (folder / "cat" / "bad.png").write_bytes(b"no image")
         target = packed(folder)

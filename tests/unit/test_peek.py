@@ -1,4 +1,4 @@
-"""``slipway.peek``: where a run stands, before its session opens."""
+"""``slipway.peek``: the position of a run before its session opens."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ from messages import assert_warning, refused
 from ranks import on_ranks
 from slipway import Session, Stopped
 from slipway.checkpoint.header import Position
-from slipway.script.peek import require_as_peeked
+from slipway.script.peek import require_peeked_position
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def no_launcher(monkeypatch):
 
 
 def train(folder, *, epochs=3, stop_at=None):
-    """Train with three batches in an epoch; return where the session began."""
+    """Train with three batches per epoch; return where the session began."""
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with suppress(Stopped), Session(model=model, optimizer=optimizer, folder=folder, keep=9) as session:
@@ -50,7 +50,7 @@ def test_it_returns_where_the_session_will_begin(stop_at, tmp_path):
 
 
 def test_it_tells_whether_code_of_an_epoch_has_run(tmp_path):
-    """As a script needs it that adds a group of parameters in its second epoch, and not once more."""
+    """Needed by a script that adds a parameter group in its second epoch, and must not add it twice."""
 
     def script(folder, stop_at=None):
         torch.manual_seed(0)
@@ -114,7 +114,7 @@ def test_a_session_that_resumes_elsewhere_is_refused_and_the_next_one_opens(tmp_
     newest = max((tmp_path / "checkpoints").glob("step_*"))
     (newest / "model.safetensors").write_bytes(b"damaged")  # peek reads no tensors
     assert slipway.peek(tmp_path)[:2] == (1, 4)
-    for _ in range(2):  # also if the script catches the error, and opens another one
+    for _ in range(2):  # even if the script catches the error and opens another session
         with refused("peeked-elsewhere", 4, 3, code=1) as caught:
             train(tmp_path)
         assert caught.value.retryable
@@ -145,7 +145,7 @@ def test_if_one_rank_has_peeked_all_are_refused(tmp_path):
     def check(comm):
         folder = tmp_path if comm.world.rank == 1 else tmp_path / "not peeked into"
         with refused("peeked-elsewhere", 3) as caught:
-            require_as_peeked(folder, Position(epoch=1, step=3), comm)
+            require_peeked_position(folder, Position(epoch=1, step=3), comm)
         return caught.value.raised_on_all_ranks
 
     assert on_ranks(3, check) == [True] * 3

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.usefixtures("agree_after_each_step")
 
 
 def saved(folder):
-    """Return which checkpoints hold gradients, by their step."""
+    """Return whether each checkpoint holds gradients, by step."""
     found = sorted((folder / "checkpoints").glob("step_*"))
     return [int(path.name[5:]) for path in found if (path / "gradients.safetensors").exists()]
 
@@ -21,7 +21,7 @@ def two(attempt):
 
 
 class TestExact:
-    """Each script ends as one that was not stopped, to the last bit."""
+    """Each script ends bitwise identical to one that was not stopped."""
 
     @pytest.mark.parametrize("kind", ["count", "position", "flush"])
     @pytest.mark.parametrize("stops", [(4, 1), (6, 2), (5,)], ids=str)
@@ -131,7 +131,7 @@ class TestExact:
 
 
 class TestSize:
-    """No checkpoint of a script without accumulation holds gradients, but the first, of which nothing is known."""
+    """Without accumulation no checkpoint holds gradients, except the first, before which nothing is known."""
 
     @staticmethod
     def steps(folder, body, **options):

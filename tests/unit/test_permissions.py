@@ -1,4 +1,4 @@
-"""Files and folders of a run that this user may not read or write: which, and what to do."""
+"""Files and folders of a run that this user may not read or write: errors name them and the remedy."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Permutations that are computed part by part."""
+"""Permutations that are computed in parts."""
 
 import itertools
 from collections import Counter
@@ -25,7 +25,7 @@ def test_each_number_comes_once_however_it_is_asked_for(length):
         assert permutation[place] == whole[place]
 
 
-def test_what_is_not_there():
+def test_positions_out_of_range_are_refused():
     permutation = Permutation(10, key=1)
     for place in (10, -11):
         with pytest.raises(IndexError, match=rf"{place}\b.*\b10\b"):
@@ -44,15 +44,15 @@ def test_the_largest_one():
     assert 0 <= found.min() < found.max() < LARGEST
 
 
-def test_this_one_stays_as_it_is():
-    """Checkpoints taken in mid-epoch rely on it: another one needs another version of trainer.data.order."""
+def test_permutations_are_unchanged():
+    """Checkpoints taken within an epoch depend on it: changing it requires a new version of trainer.data.order."""
     assert Permutation(12, key=3)[:] == [6, 4, 1, 7, 11, 5, 8, 3, 2, 10, 0, 9]
     assert Permutation(10**8, key=3)[50_000_000:50_000_004] == [12188513, 6440902, 34304649, 62900442]
 
 
 @pytest.mark.parametrize("length", [1 << 10, 1000, 10_007])
 def test_each_number_is_as_likely_at_each_place(length):
-    """In 64 cells of a table of place and number, and so of the distance to the number before."""
+    """In 64 cells of a table of position and number, and thus of the distance to the previous number."""
     cells, keys = 8, 40
     places, steps = torch.zeros(cells * cells), torch.zeros(cells)
     for key in range(keys):
@@ -68,7 +68,7 @@ def test_each_number_is_as_likely_at_each_place(length):
 
 
 def test_keys_give_permutations_of_their_own():
-    """Of four numbers there are 24: all come, about as often."""
+    """Four numbers have 24 permutations: all occur about equally often."""
     found = Counter(tuple(Permutation(4, key=key)) for key in range(2400))
     assert set(found) == set(itertools.permutations(range(4)))
     chi_squared = sum((count - 100) ** 2 / 100 for count in found.values())

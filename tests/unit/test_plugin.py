@@ -1,4 +1,4 @@
-"""Models and data sets of one's own: what works, and one line for everything that does not."""
+"""User-defined models and data sets: what works, and one-line errors for the rest."""
 
 import subprocess
 import sys
@@ -64,7 +64,7 @@ SHAPE = (1, 6, 6)
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """Return the folder in which the trainer is started, with a module of the user's own."""
+    """Return the trainer's working directory, with a module of the user."""
     (tmp_path / "mine_own.py").write_text(MINE)
     (tmp_path / "broken_own.py").write_text("import nothing_of_this_name\n")
     (tmp_path / "wrong_own.py").write_text("def (\n")
@@ -107,7 +107,7 @@ def test_a_data_set():
         ("a..b:net", ["'a'"]),
     ],
 )
-def test_a_model_that_is_none_is_answered_in_one_line(name, values):
+def test_an_invalid_model_gets_a_one_line_error(name, values):
     with refused("bad-plugin", *values) as error:
         build_model(ModelConfig(arch=name), shape=SHAPE, classes=3)
     assert str(error.value).startswith(f"--arch {name}")
@@ -127,7 +127,7 @@ def test_a_model_that_is_none_is_answered_in_one_line(name, values):
         ("fails", ["ValueError: two lines"]),
     ],
 )
-def test_a_data_set_that_is_none_is_answered_in_one_line(name, values):
+def test_an_invalid_data_set_gets_a_one_line_error(name, values):
     with refused("bad-plugin", *values) as error:
         open_data(DataConfig(dataset=f"mine_own:{name}"))
     assert "\n" not in str(error.value)
@@ -140,7 +140,7 @@ def test_the_command_line_takes_their_names_and_no_others():
             parse(["--dataset", wrong])
 
 
-def test_one_in_a_file_is_answered_too(folder):
+def test_an_unknown_name_in_a_file_is_refused_too(folder):
     (folder / "c.toml").write_text('[data]\ndataset = "digit"\n')
     with refused("bad-value", "data.dataset: ", "digits", "synthetic", "package.module:factory"):
         parse([str(folder / "c.toml")])

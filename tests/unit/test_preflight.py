@@ -1,4 +1,4 @@
-"""The preflight: what it finds on a node, and in which words."""
+"""The preflight: what it checks on a node, and its messages."""
 
 import ast
 import os
@@ -30,7 +30,7 @@ def answer(tmp_path, monkeypatch, capsys):
 
 @pytest.fixture
 def refusal(answer):
-    """Return a function that holds that the preflight answers with one error, and returns its text."""
+    """Return a function that asserts that the preflight reports one error, and returns its text."""
 
     def refusal(flags, slug, *values, code=78):
         found, said = answer(*flags)
@@ -42,7 +42,7 @@ def refusal(answer):
     return refusal
 
 
-def test_a_good_node_says_nothing_and_keeps_nothing(answer, tmp_path):
+def test_a_good_node_prints_nothing_and_leaves_no_files(answer, tmp_path):
     assert answer() == (0, "")
     assert list(tmp_path.iterdir()) == []
 
@@ -62,7 +62,7 @@ def test_the_packages_that_it_looks_for_are_those_that_the_trainer_imports():
     foreign = (
         {name.split(".")[0] for name in imported}
         - sys.stdlib_module_names
-        - {"slipway", "trainer", "horovod", "mpi4py", "simplejpeg"}  # of which the last three may be absent
+        - {"slipway", "trainer", "horovod", "mpi4py", "simplejpeg"}  # the last three may be absent
     )
     assert foreign | {"safetensors"} == set(preflight.NEEDED)  # in which slipway saves
 
@@ -111,13 +111,13 @@ def test_a_folder_that_another_run_owns(answer, refusal, tmp_path, monkeypatch):
 
 
 class TestGpuCount:
-    """GPUs of a node against what its ranks take."""
+    """GPUs of a node compared with what its ranks need."""
 
     SPLIT = ("--split", "conv2", "--arch", "mnist-cnn")
 
     @pytest.fixture
     def node(self, monkeypatch):
-        """Return a function that gives this node GPUs, and a plan of its job."""
+        """Return a function that gives this node GPUs and a plan of its job."""
 
         def node(count, **env):
             for name in ("RANKS_PER_NODE", "BOUND_GPUS"):
@@ -134,12 +134,12 @@ class TestGpuCount:
             (4, SPLIT, {"RANKS_PER_NODE": "2"}),
             (4, (), {"RANKS_PER_NODE": "4"}),
             (4, ("--devices-per-rank", "4", *SPLIT), {"RANKS_PER_NODE": "1"}),
-            (2, SPLIT, {}),  # by hand, without a plan
+            (2, SPLIT, {}),  # started manually, without a plan
             (1, (*SPLIT, "--stage-devices", "cuda:0,cpu"), {"RANKS_PER_NODE": "2"}),
-            # ranks that are bound: this process may see all GPUs of the node, or one of them
+            # bound ranks: this process may see all GPUs of the node, or one of them
             (4, SPLIT, {"RANKS_PER_NODE": "2", "BOUND_GPUS": "2"}),
             (1, SPLIT, {"RANKS_PER_NODE": "2", "BOUND_GPUS": "2"}),
-            (1, (), {"RANKS_PER_NODE": "4"}),  # a site that binds GPUs, and does not say so
+            (1, (), {"RANKS_PER_NODE": "4"}),  # a site that binds GPUs without declaring it
         ],
     )
     def test_enough(self, node, answer, count, flags, env):
@@ -148,7 +148,7 @@ class TestGpuCount:
 
     @pytest.mark.parametrize(
         ("count", "flags", "env", "numbers", "settings"),
-        [  # the first is ddp.job with one rank a GPU
+        [  # the first is ddp.job with one rank per GPU
             (4, SPLIT, {"RANKS_PER_NODE": "4"}, [4, 2, 8, 4, 2], ["DEVICES_PER_RANK=2", "RANKS_PER_NODE"]),
             (1, SPLIT, {"RANKS_PER_NODE": "1"}, [1, 2, 2, 1, 2], ["DEVICES_PER_RANK=2"]),
             (2, (), {"RANKS_PER_NODE": "3"}, [3, 1, 3, 2], ["RANKS_PER_NODE=2"]),
@@ -176,7 +176,7 @@ PMIX = "pmix\nspecific pmix plugin versions available: pmix_v4"
 
 
 class TestMPI:
-    """The nodes' MPI against the one of this environment."""
+    """The nodes' MPI compared with the one of this environment."""
 
     @pytest.fixture(autouse=True)
     def inside(self, monkeypatch):

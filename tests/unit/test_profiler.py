@@ -1,4 +1,4 @@
-"""Which steps --profile records, and what comes of it."""
+"""Steps that --profile records, and the files that it writes."""
 
 import gzip
 import json
@@ -18,7 +18,7 @@ ALONE = World()
 
 
 def micro_batches(epochs, *, total=2):
-    """Return, for each epoch of so many steps, its batches, each step in ``total`` micro-batches."""
+    """Return the batches of each epoch, each step in ``total`` micro-batches."""
     micros = [SimpleNamespace(micro=SimpleNamespace(last=number == total - 1)) for number in range(total)]
     return [micros * steps for steps in epochs]
 
@@ -41,7 +41,7 @@ def written(folder, rank=0):
         ("1", [3], (1, 1)),
         ("2-3", [5], (2, 3)),
         ("4-5", [3, 3], (4, 5)),  # the first two of the second epoch
-        ("3-4", [3, 3], (3, 3)),  # not over the end of an epoch
+        ("3-4", [3, 3], (3, 3)),  # not across the end of an epoch
         ("3-9", [4], (3, 4)),
     ],
 )
@@ -52,7 +52,7 @@ def test_these_steps_are_recorded(tmp_path, steps, epochs, recorded):
     assert (found["rank"], found["steps"]) == (0, [first, last])
     micros = 2 * (last - first + 1)
     assert names.count(BACKWARD) == micros
-    assert micros <= names.count(DATA) <= micros + 1  # where the epoch ends, that is waited for too
+    assert micros <= names.count(DATA) <= micros + 1  # at the end of an epoch, the profiler waits for that too
     assert list(found["parts"]) == list(PARTS)
     assert 0 < found["parts"][BACKWARD] < found["seconds"]
     (product,) = [row for row in found["operators"] if row["name"] == "aten::mm"]
@@ -65,7 +65,7 @@ def test_these_steps_are_recorded(tmp_path, steps, epochs, recorded):
 
 
 @pytest.mark.parametrize("first", ["4", "9"])
-def test_steps_that_never_come_leave_nothing_but_a_word(tmp_path, caplog, first):
+def test_steps_that_never_run_leave_only_a_warning(tmp_path, caplog, first):
     work(profiler_for(Launch(profile=first), tmp_path, ALONE), [3])
     assert list(tmp_path.iterdir()) == []
     warn_if_missed(Launch(profile="3"), 3)

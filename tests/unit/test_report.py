@@ -1,4 +1,4 @@
-"""``trainer report``: one page about runs, from their folders alone."""
+"""``trainer report``: one page about runs, made only from their folders."""
 
 import base64
 import hashlib
@@ -27,7 +27,7 @@ def test_a_run(tmp_path, capsys):
     page = report(tmp_path, run)
     assert page.figures()[:4] == ["loss", "loss", "accuracy (%)", "accuracy (%)"]
     assert {"learning rate", "samples/s, all ranks", "Attempts"} <= set(page.figures())
-    assert re.search(r"\b27\D+\b30\b\D+\b3\b", page.text)  # right, of so many, in so many classes
+    assert re.search(r"\b27\D+\b30\b\D+\b3\b", page.text)  # correct, of how many, in how many classes
     for word in ("digits done", "out-of-time time-limit", "train.seed", "2.13.0", "node1", "cat dog 1 10.00 %"):
         assert word in page.text, word
     out, err = capsys.readouterr()
@@ -231,7 +231,7 @@ EVIL = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>{{7*7}}"
 
 
 def test_no_text_of_a_run_becomes_markup(tmp_path):
-    evil = EVIL.replace("/", "\u2215")  # a slash divides folders
+    evil = EVIL.replace("/", "\u2215")  # a slash separates folders
     run = make_run(tmp_path / evil, state="failed", reason=EVIL)
     make_confusion(run, [EVIL, "</style>", "a\u202eb\x00"])
     write(run / "config.toml", f"[data]\n'a\"<b>' = {json.dumps(EVIL)}\n")
@@ -256,7 +256,7 @@ def test_values_that_are_not_finite_are_counted_and_left_out(tmp_path, capsys):
     err = capsys.readouterr().err
     for kind, count in {"train": 2, "validation": 1}.items():
         assert_warning(err, "left-out", f"{tmp_path}/run: metrics.jsonl: {count} ", f" {kind} loss")
-    assert page.source.count('class="lost"') == 6  # of two figures
+    assert page.source.count('class="lost"') == 6  # in two figures
     paths = re.findall(r' d="([^"]*)"', page.source)
     assert [path for path in paths if not re.fullmatch(r"[MLHVv\d. -]+", path)] == []
 
@@ -273,7 +273,7 @@ def test_extreme_numbers_are_drawn(tmp_path):
 
 
 def damage(run):
-    """Yield what is named of a run, each file of which is something else than it should be: the file, and values."""
+    """Yield each file of a run that was replaced by invalid content, and the values that the error names."""
     write(run / "metrics.jsonl", (run / "metrics.jsonl").read_text() + "no json\n[1]\n" + "[" * 9999 + "\n{}\n")
     with (run / "metrics.jsonl").open("ab") as file:
         file.write(b'{"kind": "\xff\xfe", "step": 3}\n{"kind": "train", "step": 1e400}\n{"kind": "train"')

@@ -1,4 +1,4 @@
-"""``trainer report`` on scaling studies: what is computed, what is advised, what is shown."""
+"""``trainer report`` on scaling studies: computed values, advice and display."""
 
 import datetime as dt
 import json
@@ -13,7 +13,7 @@ from report_page import report
 from slipway.report.attempts import read_attempts
 from slipway.report.scaling import Measured, advise, bottleneck, compare, difference
 from slipway.report.series import Metrics
-from slipway.report.shares import shares_of
+from slipway.report.shares import time_breakdown
 from slipway.report.untrusted_folder import Folder
 
 
@@ -83,7 +83,7 @@ def test_what_limits_a_point_is_named(point, words):
     assert said.count("%") == sum("%" in word for word in words)
 
 
-# once: the wait in the queue held the preflight, and copies of image and data, too
+# regression: the queue wait included the preflight and copies of image and data
 @pytest.mark.parametrize(("seconds", "expected"), [(-30, -30), (3600, 0)], ids=["its job", "a copy"])
 def test_an_attempt_begins_with_its_job(tmp_path, seconds, expected):
     run = make_run(tmp_path / "run")
@@ -94,19 +94,19 @@ def test_an_attempt_begins_with_its_job(tmp_path, seconds, expected):
     assert attempt.began == started + expected
 
 
-# once: a single slow moment of a study of four records per point was taken for communication
+# regression: one slow moment of a study with four records per point was taken for communication
 def test_the_time_of_a_step_is_that_of_most_records(tmp_path):
     found = [record for record in records(rate=1000.0, batch=64, every=5, data=0.05) if record["kind"] == "train"]
     for record in found[3:]:
         record["elapsed"] += 60.0
-    shares = shares_of(Metrics(Folder(make_run(tmp_path / "run", found=found)), running=False))
-    assert shares.seconds_a_step == pytest.approx(0.95 * 64 / 1000)
-    assert shares.seconds_a_batch == pytest.approx(64 / 1000)
+    shares = time_breakdown(Metrics(Folder(make_run(tmp_path / "run", found=found)), running=False))
+    assert shares.seconds_per_step == pytest.approx(0.95 * 64 / 1000)
+    assert shares.seconds_per_batch == pytest.approx(64 / 1000)
 
 
 def test_communication_is_the_difference_to_one_rank_with_as_large_a_batch():
     def point(ranks, seconds, waits=0.3, alike=(1, 32.0), group="ddp"):
-        both = {"seconds_a_step": seconds, "seconds_a_batch": seconds + waits}
+        both = {"seconds_per_step": seconds, "seconds_per_batch": seconds + waits}
         return Measured(f"p{ranks}", ranks, ranks, group, alike=alike, **both)
 
     found = [point(1, 0.1), point(2, 0.2), point(2, 0.05), point(4, 0.2, alike=(1, 16.0))]
@@ -131,7 +131,7 @@ def test_a_study_of_strong_scaling(tmp_path, capsys):
     assert figures[:4] == ["speed-up", "efficiency (%)", "validation loss", "validation accuracy (%)"]
     assert page.ids == ["run-1", "run-2", "run-3", "run-4"]
     assert re.search(r"\br8-c1\b[^.]*\b5 %[^.]*\bcommunication\b", page.text)
-    assert page.source.count('<table class="shares">') == 4  # where the time of each went
+    assert page.source.count('<table class="shares">') == 4  # time spent per part
     assert "2 min 0 s" in page.text  # r2-c1 waited
     assert capsys.readouterr().err == ""
 

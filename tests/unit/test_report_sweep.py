@@ -1,4 +1,4 @@
-"""``trainer report`` on sweeps: what is ranked, what is advised, what is shown."""
+"""``trainer report`` on sweeps: ranking, advice and display."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from slipway.report.run_page import RunSummary
 from slipway.report.sweep import Candidate, Trial, advise, rank
 
 BEST = " optim.lr = 0.1: "
-"""Of the folder of ``make_sweep``."""
+"""Name of the folder of ``make_sweep``."""
 
 
 def candidates(key, found, *, state="done"):
@@ -58,7 +58,7 @@ def test_the_advice_names_the_best_its_certainty_and_what_to_try_next(found, wor
 def make_sweep(path, *, seeds=1, more=(), changed=None, **head):
     """Make the folder of a sweep over four learning rates, the third of which is best.
 
-    Its file has ``more`` trials, and in those of some numbers fields are ``changed``.
+    Its file has ``more`` trials. ``changed`` sets fields of trials by number.
     """
     trials = []
     for number, rate in enumerate(("0.001", "0.01", "0.1", "1")):
@@ -105,7 +105,7 @@ def test_the_epochs_of_a_trial_are_shown(tmp_path, rung, shown):
     assert epochs == [shown, "2", "2", "2"]
 
 
-# once: 64 KiB of the file were read, and the page had no trials
+# regression: only 64 KiB of the file were read, and the page had no trials
 def test_a_large_sweep_is_read_whole(tmp_path, capsys):
     names = [f"{number:040}" for number in range(4, 900)]
     more = [{"name": name, "run": name, "values": {"optim.lr": name}} for name in names]

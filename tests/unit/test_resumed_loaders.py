@@ -1,4 +1,4 @@
-"""Loaders of many kinds under a session: a run that is stopped anywhere sees the batches of one that is not."""
+"""Many kinds of loaders under a session: a run stopped anywhere gets the batches of an uninterrupted run."""
 
 import functools
 import gc
@@ -26,7 +26,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from attempts import Attempt, whole_and_stopped
 from messages import assert_warning, slugs
 from slipway import Stopped
-from slipway.data.array_digest import digest_of_data
+from slipway.data.array_digest import data_digest_of
 from slipway.data.workers import end_workers
 
 pytestmark = pytest.mark.usefixtures("agree_after_each_step")
@@ -36,7 +36,7 @@ SAMPLES = 12
 
 @pytest.fixture(autouse=True)
 def end_of_workers():
-    """End the workers that are left, as the garbage collector takes five seconds for each."""
+    """End the remaining workers, since the garbage collector takes five seconds per worker."""
     yield
     for found in gc.get_objects():
         if type(found) is _MultiProcessingDataLoaderIter:
@@ -48,7 +48,7 @@ def draw_of_numpy():
 
 
 class Samples(Dataset):
-    """Numbers with noise from the global generators, and from what subclasses add."""
+    """Numbers with noise from the global generators and from what subclasses add."""
 
     def __len__(self):
         return SAMPLES
@@ -118,7 +118,7 @@ class EndlessWithLength(Endless):
 
 
 class Shuffled(torch.utils.data.Sampler):
-    """Draws from a generator of its own, which continues from epoch to epoch."""
+    """Draws from its own generator, which continues from epoch to epoch."""
 
     def __init__(self, generator):
         self.generator = generator
@@ -245,7 +245,7 @@ LOADERS = {
 
 
 def train(attempt, make_loader, *, epochs=2, between=None, limit=None, extra=None, body=None):
-    """Train on the batches of ``make_loader()``, which may make an iterable for each epoch."""
+    """Train on the batches of ``make_loader()``, which may return a new iterable for each epoch."""
     make = make_loader()
     with attempt.open(extra=extra) as session:
         for epoch in session.epochs(epochs):
@@ -260,7 +260,7 @@ def train(attempt, make_loader, *, epochs=2, between=None, limit=None, extra=Non
 
 
 def assert_resumes(tmp_path, make_loader, stop_at, **options):
-    """Return the batches that a whole run sees, and that the attempts of a stopped run see together."""
+    """Return the batches of an uninterrupted run and of all attempts of a stopped run."""
     seen = whole_and_stopped(tmp_path, functools.partial(train, make_loader=make_loader, **options), stop_at)
     return [*chain(*seen)][1::2]
 
@@ -364,7 +364,7 @@ def plain():
 
 
 def once(change):
-    """Return what changes a loader before the second epoch alone."""
+    """Return a function that changes a loader only before the second epoch."""
     return lambda epoch, loader: change(loader) if epoch == 1 else None
 
 
@@ -435,18 +435,18 @@ def test_a_change_that_a_resumed_attempt_lacks_is_named(name, tmp_path, caplog):
 @pytest.mark.parametrize("make", [torch.zeros, np.zeros, lambda shape: torch.zeros(shape[::-1]).T])
 def test_of_large_data_elements_at_equal_distances_are_compared(make):
     data = make((1000, 600))
-    before = digest_of_data(data)
+    before = data_digest_of(data)
     data[7] = 1
-    assert digest_of_data(data) != before
+    assert data_digest_of(data) != before
 
 
-def test_what_is_slow_to_read_has_its_shape_alone(tmp_path):
+def test_data_that_is_slow_to_read_is_identified_only_by_shape(tmp_path):
     mapped = np.memmap(tmp_path / "data", "float32", "w+", shape=(8,))
     (tmp_path / "tensor").write_bytes(bytes(32))
     of_file = torch.from_file(str(tmp_path / "tensor"), shared=True, size=8)
     for data in (mapped, mapped[2:], of_file, torch.empty(8, device="meta"), np.array(["a", None])):
-        assert digest_of_data(data).endswith("]")
-    assert not digest_of_data(torch.ones(3, dtype=torch.bfloat16, requires_grad=True)).endswith("]")
+        assert data_digest_of(data).endswith("]")
+    assert not data_digest_of(torch.ones(3, dtype=torch.bfloat16, requires_grad=True)).endswith("]")
 
 
 @pytest.mark.parametrize(("copies", "stop_at"), [(True, 2), (True, 5), (False, 2)])
@@ -462,7 +462,7 @@ def test_a_list_that_the_script_shuffles_in_place_is_named_in_a_later_epoch(tmp_
 
 
 def shuffling(*, copies):
-    """Return what shuffles a list of batches, or a copy of it, in each epoch."""
+    """Return a function that shuffles a list of batches, or a copy of it, in each epoch."""
     batches = [torch.full((2, 1), float(number)) for number in range(3)]
 
     def shuffled():

@@ -1,4 +1,4 @@
-"""A whole run in this process: what it leaves in its folder."""
+"""A complete run in this process: the contents of its folder."""
 
 import json
 import pickle
@@ -24,13 +24,13 @@ def run_alone(settings, **env):
 
 
 def snapshot(path):
-    """Return the bytes of every file below ``path``, by its name."""
+    """Return the bytes of each file below ``path``, by name."""
     return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """Train three steps in this process, with everything that writes switched on."""
+    """Train three steps in this process with every output enabled."""
     path = tmp_path_factory.mktemp("run") / "mine"
     settings = Settings(
         data=DataConfig(crop_padding=1),
@@ -46,7 +46,7 @@ def finished(tmp_path_factory):
 class TestWholeRun:
     @staticmethod
     def is_pickle(path):
-        """Tell whether ``path`` is pickled, by itself or as torch.save does it, inside a ZIP."""
+        """Return whether ``path`` is a pickle, directly or inside a ZIP as torch.save writes it."""
         data = path.read_bytes()
         return zipfile.is_zipfile(path) or data.startswith(b"\x80") or b"\x80\x02}" in data
 

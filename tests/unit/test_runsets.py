@@ -1,4 +1,4 @@
-"""What jobgen study and jobgen sweep have in common: folders of runs that are submitted together."""
+"""Common parts of jobgen study and jobgen sweep: folders of runs that are submitted together."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from messages import assert_error
 
 VARIED = {"study": ["--ranks", "1,2", "--cpus", "1"], "sweep": ["--set", "optim.lr=0.1,0.01"]}
 HOURS = {"study": " 3.0 ", "sweep": " 8.0 "}
-"""What these cost: one and two GPUs for an hour, two times four GPUs."""
+"""Costs: one and two GPUs for an hour, two times four GPUs."""
 
 
 def submit(capsys, command, *words, spec="ddp", code=0):
@@ -20,7 +20,7 @@ def submit(capsys, command, *words, spec="ddp", code=0):
 
 
 def refuses(capsys, command, slug, *values, words=(), code=78, **job):
-    """Hold that nothing is submitted, and that this error says why."""
+    """Assert that nothing is submitted and that this error states the reason."""
     assert_error(submit(capsys, command, *words, code=code, **job).err, slug, *values)
 
 

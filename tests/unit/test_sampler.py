@@ -1,4 +1,4 @@
-"""Which samples make up which step on which rank: properties that hold for every number of samples and ranks."""
+"""The samples of each step on each rank: properties that hold for every number of samples and ranks."""
 
 import random
 from itertools import chain
@@ -16,7 +16,7 @@ from trainer.data.sets.holdout import stratified_split
 
 WORLDS = [1, 2, 3, 4, 7]
 CASES = [(1, 1), (1, 8), (5, 64), (10, 3), (33, 8), (64, 16), (65, 16), (100, 7)]
-"""Samples, and samples of a step: steps that divide the epoch or not, and fewer samples than ranks."""
+"""Samples, and samples per step: steps that divide the epoch or not, and fewer samples than ranks."""
 
 every_case = pytest.mark.parametrize(("samples", "batch_size"), CASES)
 every_world = pytest.mark.parametrize("size", WORLDS)
@@ -28,7 +28,7 @@ def order_of(samples, version=TABLES):
 
 
 def steps_of(rank, size, *, samples, batch_size, start=0, steps=None, micro_steps=1, version=TABLES):
-    """Return the micro-batches of ``rank``, a list for each optimiser step."""
+    """Return the micro-batches of ``rank``, one list per optimizer step."""
     plan = rank_steps(
         order_of(samples, version),
         start=start,
@@ -44,7 +44,7 @@ def steps_of(rank, size, *, samples, batch_size, start=0, steps=None, micro_step
         if micro.last:
             steps.append(step)
             step = []
-    assert step == [], "an epoch ends with an optimiser step"
+    assert step == [], "an epoch must end with an optimizer step"
     return steps
 
 
@@ -53,7 +53,7 @@ def counted_ids(step):
 
 
 def global_steps(size, **plan):
-    """Return the samples of each optimiser step over all ranks, in the order of the ranks."""
+    """Return the samples of each optimizer step over all ranks, in the order of the ranks."""
     ranks = [steps_of(rank, size, **plan) for rank in range(size)]
     return [[sample for step in steps for sample in counted_ids(step)] for steps in zip(*ranks, strict=True)]
 
@@ -167,7 +167,7 @@ def test_the_order_depends_on_nothing_else(version):
 
 
 def test_the_orders_of_each_version_are_unchanged():
-    """If this fails, a version needs another number: checkpoints taken in mid-epoch cannot be resumed exactly."""
+    """If this fails, the version needs a new number: checkpoints taken within an epoch cannot be resumed exactly."""
     assert VERSIONS == (2, 3)
     assert whole_order(TABLES, 10, seed=0, epoch=0) == [8, 0, 3, 7, 6, 4, 1, 5, 2, 9]
     assert whole_order(TABLES, 10, seed=0, epoch=1) == [6, 8, 0, 7, 3, 1, 2, 5, 4, 9]

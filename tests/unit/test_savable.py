@@ -1,4 +1,4 @@
-"""What a checkpoint cannot hold is refused at the opening, by component and tensor, or at the save that meets it."""
+"""State that a checkpoint cannot hold: refused when the session opens, or at the first save that finds it."""
 
 import pytest
 import torch
@@ -19,11 +19,11 @@ DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, to
 
 
 class Named(torch.Tensor):
-    """A subclass that keeps its data as a tensor does."""
+    """A subclass that stores its data as a tensor does."""
 
 
 class Scaled(torch.Tensor):
-    """A wrapper subclass, as those of quantized optimizers are: two tensors that look like one."""
+    """A wrapper subclass like those of quantized optimizers: two tensors that act as one."""
 
     @staticmethod
     def __new__(cls, data, scale):
@@ -88,7 +88,7 @@ def test_a_subclass_with_usual_data_is_saved_in_modules_only():
 
 
 class Compressed(torch.optim.SGD):
-    """SGD whose state gets a tensor of a wrapper subclass after some steps."""
+    """SGD whose state gets a wrapper-subclass tensor after some steps."""
 
     def __init__(self, parameters, *, after):
         super().__init__(parameters, lr=0.1)

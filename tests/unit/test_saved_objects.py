@@ -323,7 +323,7 @@ class TestGradients:
             require_restorable(checkpoint.header, {}, 2)
 
     @pytest.mark.parametrize("seen", [False, True])
-    def test_of_those_that_do_not_wait_only_which_there_are_is_saved(self, seen, tmp_path):
+    def test_for_gradients_that_do_not_wait_only_their_presence_is_saved(self, seen, tmp_path):
         """Momentum moves a parameter whose gradient is zero, and not one whose gradient is None."""
 
         def trained(given):
@@ -342,7 +342,7 @@ class TestGradients:
         (given,) = load(1, lambda _: network(1), checkpoint, between=accumulate if seen else lambda _: None)
         assert step(given) == step(trained(network()))
 
-    def test_without_any_a_checkpoint_says_nothing_of_them(self, tmp_path):
+    def test_without_gradients_a_checkpoint_does_not_mention_them(self, tmp_path):
         checkpoint = save(2, lambda _: network(), tmp_path, wait=True)
         assert not [name for name in {*checkpoint.tensors, *checkpoint.header.trees} if "gradients" in name]
         (given, _) = load(2, lambda _: network(1), checkpoint, between=accumulate)

@@ -1,4 +1,4 @@
-"""Saving in the background: from a snapshot, one at a time, and told of where it fails."""
+"""Background saving: from a snapshot, one at a time, with failures reported."""
 
 import errno
 import os
@@ -17,7 +17,7 @@ from support import file_size_limit
 
 
 def checkpoint_of(step):
-    """Return a checkpoint of 400 KB that is full of its step."""
+    """Return a 400 KB checkpoint filled with its step."""
     return Checkpoint({"model": {"w": torch.full((100_000,), float(step))}}, Header(Position(step=step)))
 
 

@@ -1,4 +1,4 @@
-"""When passes ran, and the picture of it."""
+"""Timeline of pipeline passes, and its figure."""
 
 import time
 

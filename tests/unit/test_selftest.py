@@ -1,4 +1,4 @@
-"""The selftest's verdict: which faults it finds in what ranks tell of themselves, and in which words."""
+"""The selftest's verdict: faults that it finds in the ranks' reports, and its messages."""
 
 import dataclasses
 import re
@@ -51,7 +51,7 @@ def test_ranks_that_are_as_planned_have_none():
     ],
 )
 def test_a_fault_is_named_with_its_place(ranks, words):
-    """The words are in one of them, in this order."""
+    """One of the messages holds these words in this order."""
     pattern = ".*".join(rf"(?<!\S){re.escape(word)}(?!\w)" for word in words.split())
     found = faults(ranks, ranks_per_node="2")
     assert [fault for fault in found if re.search(pattern, fault)], found

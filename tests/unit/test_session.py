@@ -1,4 +1,4 @@
-"""A session in this process: what it promises a script, and what it says to one that uses it as it cannot be used."""
+"""A session in this process: its guarantees to a script, and its errors on wrong use."""
 
 import os
 import random
@@ -28,12 +28,12 @@ pytestmark = pytest.mark.usefixtures("agree_after_each_step")
 
 
 def loader():
-    """Return a loader of twelve samples, four in a batch."""
+    """Return a loader of twelve samples, four per batch."""
     return DataLoader(range(12), 4, shuffle=True)
 
 
 def train(attempt, epochs=2, *, batches=None, **options):
-    """Train on ``batches``, log the losses, and return what the run has come to."""
+    """Train on ``batches``, log the losses, and return the final state of the run."""
     with attempt.open(log_interval=2, **options) as session:
         for _ in session.epochs(epochs):
             for batch in session.batches(batches or loader()):
@@ -42,7 +42,7 @@ def train(attempt, epochs=2, *, batches=None, **options):
 
 
 def draw():
-    """Draw from each global generator, also numbers of which the generators keep a second one."""
+    """Draw from each global generator, including the numbers of which a generator caches a second one."""
     return (
         random.random(),
         random.gauss(),
@@ -360,7 +360,7 @@ def test_a_step_dispatches_at_most_three_more_operators(tmp_path, monkeypatch):
                 log(loss)
         return counted.count
 
-    operators(range(1), print)  # the first step makes the optimiser's state
+    operators(range(1), print)  # the first step creates the optimizer's state
     bare = operators(range(200), lambda _: None)
     with attempt.open(checkpoint_minutes=None) as session:
         first, second = (operators(session.steps(end), lambda loss: session.log(loss=loss)) for end in (200, 400))
@@ -487,7 +487,7 @@ class TestFusedOptimisersUnderGradScaler:
 
     @staticmethod
     def warned(folder, caplog, optimizer, scaler):
-        """Open a session, take a step, and return the names of the optimisers that the session warned of."""
+        """Open a session, take a step, and return the names of the optimizers that the session warned about."""
         caplog.clear()
         model = nn.Linear(2, 1)
         optimizers = optimizer(model.parameters())

@@ -1,4 +1,4 @@
-"""What a session saves comes back as it was: every optimiser and scheduler of torch, generators, wrapped models."""
+"""A session restores what it saved: each optimizer and scheduler of torch, generators, wrapped models."""
 
 import inspect
 
@@ -141,7 +141,7 @@ def test_names_of_several_objects():
 
 
 class Counters(dict):
-    """The one of docs/session.md."""
+    """The class shown in docs/session.md."""
 
     def state_dict(self):
         return dict(self)

@@ -1,4 +1,4 @@
-"""docs/sites.md is the list of a site's fields, with their defaults, and nothing else is."""
+"""docs/sites.md lists all fields of a site with their defaults."""
 
 import os
 import pwd
@@ -20,7 +20,7 @@ TABLE = PAGE.partition("## The fields\n")[2].partition("\n## ")[0]
 ROWS = {
     cells[0].strip("`"): cells[1:] for cells in re.findall(r"(?m)^\| (`\w+`) \| (.*?) \| (.*?) \| (.*?) \|$", TABLE)
 }
-"""Default, meaning, and how to find it, of each field."""
+"""Default, meaning, and how to find it, for each field."""
 FIELDS = {field.name: field for field in msgspec.structs.fields(Site)}
 
 
@@ -31,7 +31,7 @@ def test_the_rows_are_the_fields_in_their_order():
     assert list(ROWS) == list(FIELDS)
 
 
-def test_a_default_is_the_codes():
+def test_documented_defaults_match_the_code():
     for name, field in FIELDS.items():
         default = field.default if field.default is not msgspec.NODEFAULT else None
         if field.default_factory is not msgspec.NODEFAULT:

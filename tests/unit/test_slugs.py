@@ -1,4 +1,4 @@
-"""The slugs of all errors and warnings: each is known, used, and documented."""
+"""Slugs of all errors and warnings: each is defined, used and documented."""
 
 import ast
 import json
@@ -20,14 +20,14 @@ SOURCES = [path for path in sorted((ROOT / "src").rglob("*.py")) if path.name !=
 SCRIPTS = [path for path in sorted((ROOT / "jobscripts").rglob("*")) if path.suffix in {".bash", ".job", ".sh", ".pbs"}]
 HELPERS = sorted((ROOT / "jobscripts" / "lib").glob("*.py"))
 ENDS = "die|require|abort_before_launch|write_cause"
-"""Functions of the library that end a job with the exit code of a slug."""
+"""Functions of the library that end a job with a slug's exit code."""
 IN_BASH = re.compile(rf"""(?m)^(?!\s*#)[^\n]*?\b(?:{ENDS}|error|warn) ([a-z][a-z0-9-]*)(?= ["\\']| file| folder|$)""")
 KINDS = {"error", "warning"}
 PRINTED = re.compile(r"(?:error|warning)\[([a-z0-9-]+)\]")
 
 
 def raising(node: ast.AST) -> bool:
-    """Return whether a node makes an error of ours, or a warning: a call that takes a slug."""
+    """Return whether a node creates one of our errors or warnings: a call that takes a slug."""
     if not isinstance(node, ast.Call):
         return False
     name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")

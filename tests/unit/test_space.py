@@ -1,8 +1,8 @@
-"""How much a run can write: what the disk has free, or what a quota leaves, asked of programs that print what they do.
+"""Space available to a run: free disk space or remaining quota, read from stub programs with real output.
 
-The lines are of public documents: NREL's of Eagle (a project over its limit), Mila's milatools (a user whose folder has
-a long name), LRZ's check_lfs_quota (a server that does not answer), PrisonPC's of an NFS home (quota --raw-grace), and
-quota.c of quota-tools 4 for the columns of that.
+The outputs come from public documents: NREL's of Eagle (a project over its limit), Mila's milatools (a user whose
+folder has a long name), LRZ's check_lfs_quota (a server that does not answer), PrisonPC's of an NFS home (quota
+--raw-grace), and quota.c of quota-tools 4 for the columns of that.
 """
 
 import os
@@ -16,7 +16,7 @@ import torch
 from messages import slugs
 from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.header import Header, Position
-from slipway.checkpoint.space import QUOTA_SCRIPT, warn_of_little_space
+from slipway.checkpoint.space import QUOTA_SCRIPT, warn_if_low_space
 
 MILA = """\
 /home/mila/n/normandf
@@ -33,7 +33,7 @@ DAY = 24 * 3600
 
 
 def nfs(used="1744*", *, soft=1000, hard=81920, grace=0):
-    """Return what quota prints of a user's home on a server."""
+    """Return the output of quota for a user's home on a server."""
     return f"""\
 Disk quotas for user prisoner (uid 1000):
      Filesystem  blocks   quota   limit   grace   files   quota   limit   grace
@@ -43,7 +43,7 @@ Disk quotas for user prisoner (uid 1000):
 
 @pytest.fixture
 def stub(tmp_path, monkeypatch):
-    """Return a function that puts a program first on PATH; it records its arguments."""
+    """Return a function that puts a program first on PATH that records its arguments."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
@@ -58,7 +58,7 @@ def stub(tmp_path, monkeypatch):
 
 
 def answers(**texts):
-    """Return the code of an lfs that prints ``user``, ``group`` and ``project`` for the quota of these."""
+    """Return the code of an lfs that prints ``user``, ``group`` and ``project`` as their quotas."""
     flags = {"user": "-u", "group": "-g", "project": "-p 110255"}
     cases = [f"'quota -q {flags[whose]}'*) printf '%s' '{text}' ;;" for whose, text in texts.items()]
     project = "110255 P" if "project" in texts else "0 -"
@@ -72,7 +72,7 @@ def left(folder):
 
 
 class TestQuota:
-    def test_without_the_programs_there_is_none(self, stub, tmp_path):
+    def test_without_quota_programs_there_is_no_quota(self, stub, tmp_path):
         assert left(tmp_path) == "- - - -\n"
 
     @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ class TestQuota:
             ({"user": MILA, "group": DEGRADED, "project": EAGLE}, "0 project 139854 user"),
             ({"user": MILA, "group": DEGRADED}, "9109764 user 139854 user"),
             ({"user": "  /sbb 900 1000 2000 - 10 0 0 -\n"}, "1100 user - -"),
-            ({"user": "  /sbb 900 1000 0 - 10 20 0 -\n"}, "100 user 10 user"),  # a soft limit alone
+            ({"user": "  /sbb 900 1000 0 - 10 20 0 -\n"}, "100 user 10 user"),  # only a soft limit
             ({"user": "  /sbb 1500* 1000 2000 6d23h59m52s 10 0 0 -\n"}, "500 user - -"),
             ({"user": "  /sbb 1500* 1000 2000 604792 10 0 0 -\n"}, "500 user - -"),  # a later one, in seconds
             ({"user": "  /sbb 1500* 1000 2000 expired 10 0 0 -\n"}, "0 user - -"),
@@ -128,7 +128,7 @@ class TestQuota:
         if other:
             os.chown(folder, -1, other)
         for mode, group in ((0o770, os.getgid()), (0o2770, other or os.getgid())):
-            folder.chmod(mode)  # files get the folder's group only where it is set-group-ID
+            folder.chmod(mode)  # files get the folder's group only if it is set-group-ID
             left(folder)
             quota, lfs = (set(path.read_text().splitlines()) for path in asked)
             fixed = f"--verbose --no-wrap --raw-grace --filesystem={mount}"
@@ -146,7 +146,7 @@ class TestQuota:
 
 
 def named(_folder, amount, room, count, *sizes):
-    """Return the number that a warning names, what it counts, whose it is, and how much is needed: bytes are in GB."""
+    """Return the value that a warning names, its unit, its owner, and the needed amount: bytes are in GB."""
     assert count == 3
     whose = next(word for word in ("user", "group", "project", "free") if word in str(room).split())
     if isinstance(amount, float):
@@ -159,14 +159,14 @@ class TestWarning:
 
     @pytest.fixture
     def warnings(self, tmp_path, caplog, monkeypatch):
-        """Return a function that returns the bytes and inodes, and whose, of the warnings of such a disk and quota."""
+        """Return a function that returns bytes, inodes and owner in the warnings for such a disk and quota."""
 
         def warnings(free=10**9, inodes=10**6, quota="- - - -"):
             found = SimpleNamespace(f_bavail=free, f_frsize=1, f_files=inodes, f_favail=inodes)
             monkeypatch.setattr("os.statvfs", lambda _: found)
             caplog.clear()
             checkpoint = Checkpoint({"model": {"w": torch.zeros(500)}}, Header(Position()))
-            warn_of_little_space(checkpoint, tmp_path, keep=1, quota=quota)
+            warn_if_low_space(checkpoint, tmp_path, keep=1, quota=quota)
             assert set(slugs(caplog.text)) <= {"low-disk-space"}
             assert all(str(tmp_path) in text for text in caplog.messages)
             return [named(*record.args) for record in caplog.records]

@@ -1,4 +1,4 @@
-"""How ``--nproc-per-node`` starts its ranks: by a fork where that is safe."""
+"""How ``--nproc-per-node`` starts its ranks: it forks if that is safe."""
 
 import multiprocessing
 import os
@@ -12,7 +12,7 @@ import pytest
 from messages import assert_error, refused
 from slipway.base.stop import SIGNALS
 from trainer.config.settings import Settings
-from trainer.launch.spawn import _in_a_fork, _start
+from trainer.launch.spawn import _run_in_fork, _start
 
 ASK = "from trainer.launch.spawn import _import_for_ranks; print(_import_for_ranks().get_start_method())"
 THREAD = "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start();"
@@ -45,7 +45,7 @@ def test_if_a_rank_cannot_be_started_the_others_are_killed(monkeypatch):
 
 
 def test_a_rank_that_is_ended_before_it_joins_says_why_it_is_refused():
-    """As another rank was refused first: the parent then sends SIGTERM to this one, which may be slower."""
+    """Another rank was refused first, so the parent sends SIGTERM to this one, which may be slower."""
     code = """
 import os, signal
 from slipway.base.environment import read_environment
@@ -83,7 +83,7 @@ import trainer.launch.spawn
 def waits(request, environment):
     if environment.local_rank == 1:
         raise ConfigError("bad-value", "refused")
-    with request.ending_at_once("rank", "for the other ranks"):
+    with request.exit_on_request("rank", "for the other ranks"):
         time.sleep(600)
 
 def fails_because_of_it(request, environment, seconds=0.0):
@@ -115,7 +115,7 @@ for work in waits, fails_because_of_it, fails_before_it, saves:
 
 
 def test_the_first_failure_of_two_ranks_decides_and_ends_the_other_one(tmp_path):
-    """In one process, as it imports for seconds what its forks share."""
+    """In one process, because importing what its forks share takes seconds."""
     script = tmp_path / "ranks.py"
     script.write_text(RANKS)
     done = subprocess.run(
@@ -123,8 +123,8 @@ def test_the_first_failure_of_two_ranks_decides_and_ends_the_other_one(tmp_path)
     )
     waits, *refused, saves = (line.split() for line in done.stdout.splitlines())
     assert waits[0] == "78"
-    assert float(waits[1]) < 300  # once: 30 s, after which the others were killed
-    assert [code for code, _ in refused] == ["78", "78"]  # not what failed because of it, before it or after
+    assert float(waits[1]) < 300  # regression: 30 s, after which the others were killed
+    assert [code for code, _ in refused] == ["78", "78"]  # not one that failed because of it, before or after
     assert saves[0] == "1"
     assert (tmp_path / "saved").exists()  # by the one that was waited for
 
@@ -141,14 +141,14 @@ sys.exit(main())
 def test_more_ranks_than_gpus_are_refused_before_they_start(tmp_path):
     words = [sys.executable, "-c", SEES, "--nproc-per-node", "2", "--output-dir", tmp_path / "run"]
     done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=600)
-    assert (done.returncode, done.stderr.count("\n")) == (78, 1)  # a line, and not one of each rank
+    assert (done.returncode, done.stderr.count("\n")) == (78, 1)  # one line, not one per rank
     assert_error(done.stderr, "too-few-gpus", " 1 ")
 
 
 class TestInAFork:
     def test_it_answers_from_another_process_and_leaves_no_thread(self):
         script = (
-            "import os; from trainer.launch.spawn import _in_a_fork; print(_in_a_fork(lambda _: os.getpid(), None))"
+            "import os; from trainer.launch.spawn import _run_in_fork; print(_run_in_fork(lambda _: os.getpid(), None))"
         )
         script += "; print(os.getpid(), len(os.listdir('/proc/self/task')))"
         done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
@@ -157,4 +157,4 @@ class TestInAFork:
 
     def test_a_killed_child_is_an_error(self):
         with refused("broken-gpu", "-9"):
-            _in_a_fork(lambda _: os.kill(os.getpid(), signal.SIGKILL), Settings())
+            _run_in_fork(lambda _: os.kill(os.getpid(), signal.SIGKILL), Settings())

@@ -1,4 +1,4 @@
-"""A model in stages trains as the whole model does, bit for bit."""
+"""A model in pipeline stages trains bitwise like the whole model."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""The schedules of a pipeline, for all sizes that matter."""
+"""Pipeline schedules, for all relevant sizes."""
 
 import itertools
 
@@ -30,7 +30,7 @@ def test_a_schedule(name, stages, micros):
         assert live_micros(units, stage) == peak
 
 
-def test_stages_that_wait_for_each_other_are_told_of():
+def test_a_deadlock_of_stages_is_reported():
     units = [[Unit(0, "B", 0), Unit(0, "F", 0)], [Unit(1, "F", 0), Unit(1, "B", 0)]]
     with pytest.raises(ValueError, match="stages"):
         simulate(units, lambda _: 1.0)

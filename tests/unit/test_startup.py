@@ -1,4 +1,4 @@
-"""Where the seconds of a start went."""
+"""Startup time by phase."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""From a learner to a checkpoint and back: what goes on afterwards is what would have gone on."""
+"""From a learner to a checkpoint and back: training continues as if uninterrupted."""
 
 import dataclasses
 import itertools
@@ -25,8 +25,8 @@ from trainer.engine.checkpoint import (
     capture,
     check_resumable,
     facts,
-    identity_of,
-    require_of_trainer,
+    identity_values,
+    require_trainer_checkpoint,
     restore,
 )
 from trainer.evaluate.trained_run import check_config
@@ -88,7 +88,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_restored_learner_goes_on_bit_by_bit(tmp_path, case):
+def test_a_restored_learner_continues_bit_by_bit(tmp_path, case):
     config = config_of(**CASES[case])
     straight = learner_of(config)
     train(straight, range(3))
@@ -189,12 +189,12 @@ class TestIdentity:
             check_resumable(found, config_of(), learner)
 
     def test_a_checkpoint_of_a_session_is_refused(self, found):
-        require_of_trainer(found)
+        require_trainer_checkpoint(found)
         of_session = Checkpoint(found.tensors, found.header._replace(facts={"order": 2}))
         with refused("checkpoint-of-script"):
-            require_of_trainer(of_session)
+            require_trainer_checkpoint(of_session)
 
-    def test_what_may_differ_differs_freely(self, found, learner):
+    def test_settings_that_may_differ_are_accepted(self, found, learner):
         check_resumable(found, config_of(lr=5.0), learner)
         other = Settings(train=TrainConfig(epochs=99, batch_size=3), model=ModelConfig(arch="mlp"))
         check_resumable(found, other, learner)
@@ -209,7 +209,7 @@ class TestIdentity:
             ({"data": DataConfig(resize="squash")}, SQUASHED),
         ],
     )
-    def test_what_would_make_another_run_is_named_with_both_values(self, found, learner, changed, values):
+    def test_settings_that_must_not_differ_are_named_with_both_values(self, found, learner, changed, values):
         with refused("different-run", *values):
             check_resumable(found, dataclasses.replace(config_of(), **changed), learner)
 
@@ -231,4 +231,4 @@ class TestIdentity:
             check_resumable(other, config_of(), learner)
 
     def test_every_key_of_it_is_one_of_the_configuration(self):
-        assert list(identity_of(Settings())) == list(IDENTITY)
+        assert list(identity_values(Settings())) == list(IDENTITY)

@@ -1,4 +1,4 @@
-"""What a checkpoint is taken of, and given back to: on one rank and on several."""
+"""Components of a checkpoint: saved and restored on one rank and on several."""
 
 from collections import Counter, OrderedDict, defaultdict, deque
 from typing import NamedTuple
@@ -104,7 +104,7 @@ def test_any_plain_state_is_restored_unchanged(state, tmp_path):
         *({"a": defaultdict(lambda: 0)}, {"a": np.array(["text"])}),
     ],
 )
-def test_what_cannot_be_saved_is_named(state):
+def test_unsavable_state_is_named(state):
     with refused("unsavable-state", "part/'a'"):
         split(state, "part")
 
@@ -124,7 +124,7 @@ def test_the_encoding_of_a_set_does_not_depend_on_the_order_of_insertion():
 
 
 class Versioned(nn.Linear):
-    """A module that asks for its version, as torchvision's MNASNet does."""
+    """A module that reads its version from the state, as torchvision's MNASNet does."""
 
     _version = 2
 

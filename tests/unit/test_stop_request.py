@@ -1,4 +1,4 @@
-"""Being asked to stop, by signals and by the file STOP."""
+"""Stop requests, by signals and by the file STOP."""
 
 import os
 import signal
@@ -96,7 +96,7 @@ ANSWER = "\ninterrupted: the run will be saved behind this step; the third inter
     ids=["root", "other", "closed"],
 )
 def test_the_first_interrupt_from_the_keyboard_is_answered_and_the_third_ends_the_process(line, answer):
-    """As Python's own handler would: the first two were requests."""
+    """As with Python's own handler: the first two count as requests."""
     code = "import os, signal; from slipway.base.stop import StopRequest; request = StopRequest(); request.listen()\n"
     code += f"{line}\n"
     code += "for _ in range(3): os.kill(os.getpid(), signal.SIGINT)\nprint('still here')"

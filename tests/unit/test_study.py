@@ -1,4 +1,4 @@
-"""jobgen study: which points a grid has, what is submitted of them, and how far they are."""
+"""jobgen study: the points of a grid, their submission and their status."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jobgen.batch.study.grid import Axes, points_of, weak_batch
+from jobgen.batch.study.grid import Axes, points_of, weak_scaling_batch
 from jobgen.batch.study.record import read_study
 from jobgen.cli import main
 from messages import assert_error, assert_names, numbers
@@ -48,7 +48,7 @@ def make_environment():
 
 def test_a_grid_takes_as_few_nodes_as_have_room():
     axes = Axes(ranks=[1, 2, 3, 4], cpus=[2], nodes=[], backends=[], containers=[])
-    points, remarks = points_of(axes, most_per_node=2)
+    points, remarks = points_of(axes, max_ranks_per_node=2)
     assert [(point.name, point.ranks_per_node) for point in points] == [
         ("nodes1-ranks1-cpus2", 1),
         ("nodes1-ranks2-cpus2", 2),
@@ -56,20 +56,20 @@ def test_a_grid_takes_as_few_nodes_as_have_room():
         ("nodes2-ranks4-cpus2", 2),
     ]
     assert [numbers(remark) for remark in remarks] == [[3, 3, 1, 2]]  # 3 ranks on 3 nodes, 1 on each, though 2 fit
-    points, remarks = points_of(axes._replace(ranks=[3], nodes=[3]), most_per_node=2)
-    assert (len(points), remarks) == (1, [])  # as it was asked for
+    points, remarks = points_of(axes._replace(ranks=[3], nodes=[3]), max_ranks_per_node=2)
+    assert (len(points), remarks) == (1, [])  # as requested
 
 
-def test_points_that_cannot_be_are_named():
+def test_impossible_points_are_named():
     axes = Axes(ranks=[1, 3, 8], cpus=[1, 2], nodes=[2], backends=["ddp"], containers=["0", "1"])
-    points, remarks = points_of(axes, most_per_node=2)
+    points, remarks = points_of(axes, max_ranks_per_node=2)
     assert points == []
     assert [numbers(remark) for remark in remarks] == [[1, 2], [3, 2], [8, 2, 2]]  # a node takes 2
 
 
 def test_names_say_what_else_varies():
     axes = Axes(ranks=[2], cpus=[1], nodes=[], backends=["ddp", "horovod"], containers=["0", "1"])
-    points, _ = points_of(axes, most_per_node=2)
+    points, _ = points_of(axes, max_ranks_per_node=2)
     assert [point.name for point in points] == [
         "nodes1-ranks2-cpus1-ddp-venv",
         "nodes1-ranks2-cpus1-ddp-image",
@@ -114,7 +114,7 @@ def test_backend_and_container_are_switches_of_a_point(login_node, capsys):
     ]
 
 
-# once: study.json said container where the environment had switched it off
+# regression: study.json recorded container although the environment had switched it off
 def test_backend_and_container_of_the_environment_are_those_of_all_points(login_node, capsys, monkeypatch):
     make_environment()
     monkeypatch.setenv("USE_CONTAINER", "0")
@@ -135,7 +135,7 @@ def test_a_weak_study_keeps_the_batch_of_a_rank(login_node, capsys):
 @pytest.mark.parametrize(("train", "expected"), [({}, 64), ({"batch_size": 32}, 32), ({"batch_size_per_rank": 8}, 8)])
 def test_the_batch_of_a_weak_study(train, expected):
     schema = json.loads((ROOT / "configs" / "schema.json").read_text())
-    assert weak_batch({"train": train}, schema) == expected
+    assert weak_scaling_batch({"train": train}, schema) == expected
 
 
 @pytest.mark.parametrize("words", [(), ("--batch", "16")])
@@ -153,7 +153,7 @@ def test_a_users_script_gets_no_flags_of_the_trainer(login_node, capsys, monkeyp
 
 
 def finish(name, number, *, verdict):
-    """Leave what the job ``number`` leaves of the point ``name``."""
+    """Leave the files of a finished job ``number`` for point ``name``."""
     logs = Path("study", name, "logs", "1")
     logs.mkdir(parents=True)
     (logs / "job").write_text(f"slurm {number}\n")
@@ -224,7 +224,7 @@ def test_status_shows_the_points_and_how_long_they_waited(capsys):
         (["--ranks", "0"], ["--ranks", "'0'", " 1 ", " 999999"]),
         (["--ranks", "1,x"], ["--ranks", "'x'"]),
         (["--cpus", ""], ["--cpus", "''"]),
-        (["--limit", "nan"], ["--limit", "'nan'"]),  # once: asked nothing, whatever it cost
+        (["--limit", "nan"], ["--limit", "'nan'"]),  # regression: did not ask for confirmation, whatever the cost
         (["--limit", "-1"], ["--limit", "'-1'"]),
     ],
 )
@@ -239,7 +239,7 @@ def test_impossible_numbers(capsys, words, values):
 @pytest.mark.parametrize(
     ("words", "values"),
     [
-        (["--batch", "8"], ["--batch ", "--scaling"]),  # once: of no effect
+        (["--batch", "8"], ["--batch ", "--scaling"]),  # regression: no effect
         (["--", "--threads", "3"], ["launch.threads ", "--cpus"]),
         (["--steps", "5", "--", "--max-steps=3"], ["train.max_steps ", "--steps"]),
         (["--scaling", "weak", "--", "--batch-size", "8"], ["train.batch_size ", "--scaling"]),
@@ -253,7 +253,7 @@ def test_what_a_study_sets_itself_is_refused(capsys, words, values):
     assert not Path("study").exists()
 
 
-# once: the points of a study of strong scaling had different global batches
+# regression: the points of a strong-scaling study had different global batch sizes
 def test_a_configuration_with_a_batch_for_each_rank_is_for_weak_scaling(login_node, capsys, monkeypatch):
     Path("mine.toml").write_text("[train]\nbatch_size_per_rank = 8\n")
     monkeypatch.setenv("SLIPWAY_CONFIG", "mine.toml")
@@ -266,14 +266,14 @@ def test_a_configuration_with_a_batch_for_each_rank_is_for_weak_scaling(login_no
     refuses(capsys, "bad-toml", "mine.toml", " line 1", words=["--output", "other"])
 
 
-# once: at a site that asks for GPUs by an option of its own, each point trained on all GPUs of a node
+# regression: at a site that requests GPUs by its own option, each point trained on all GPUs of a node
 def test_the_ranks_of_a_point_are_its_own(login_node, capsys, monkeypatch):
     monkeypatch.setenv("SLIPWAY_RANKS_PER_NODE", "7")
     study(capsys, ranks="1,4", cpus="1")
     assert [environment_of(login_node, number)["SLIPWAY_RANKS_PER_NODE"] for number in (101, 102)] == ["1", "2"]
 
 
-# once: the points before it had been submitted
+# regression: the points before it had been submitted
 def test_a_point_that_cannot_start_is_refused_before_any_is_submitted(login_node, capsys):
     refuses(capsys, "no-environment", "SLIPWAY_VENV: .venv/bin/python ", words=["--container", "1,0"])
     assert not Path("study").exists()

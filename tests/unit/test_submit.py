@@ -1,4 +1,4 @@
-"""jobgen submit: what it refuses before a job waits in a queue, what it hands over, and what it needs of a clone."""
+"""jobgen submit: checks before a job enters the queue, what it passes on, and what it needs of a clone."""
 
 import errno
 import grp
@@ -49,7 +49,7 @@ def library(clone):
 
 
 def write_site(*lines):
-    """Write mine.toml: the site of the example with further ``lines``."""
+    """Write mine.toml: the example site with additional ``lines``."""
     text = (ROOT / "jobscripts" / "sites" / "example.toml").read_text()
     Path("mine.toml").write_text("\n".join([*lines, text]))
 
@@ -60,7 +60,7 @@ def submit(capsys, *words, spec="ddp", site="example", code=0):
 
 
 def refused(capsys, slug, *values, words=(), code=78, **job):
-    """Hold that nothing is submitted: one line, this error."""
+    """Assert that nothing is submitted: a one-line error with this slug."""
     out, err = submit(capsys, *words, code=code, **job)
     assert_error(err, slug, *values)
     assert (out, err.count("\n"), err[:8]) == ("", 1, "jobgen: ")
@@ -68,7 +68,7 @@ def refused(capsys, slug, *values, words=(), code=78, **job):
 
 
 def would_submit(err):
-    """Return the command that a dry run names in its last line."""
+    """Return the command in the last line of a dry run."""
     return err.splitlines()[-1].rpartition(": ")[2]
 
 
@@ -83,7 +83,7 @@ def environment(folder):
 
 
 def given(folder):
-    """Return the settings that the submitted script sets where its environment does not."""
+    """Return the settings that the submitted script sets if its environment does not."""
     text = recorded(folder, "script")
     lines = text[text.index("\ngiven() {") : text.index("\n\n# The run folder")]
     command = ["env", "-i", "/bin/bash", "-euc", f"{lines}\nexec /usr/bin/env --null"]
@@ -139,7 +139,7 @@ class TestWhatIsSubmitted:
         faults = [(fault.slug, fault.text.partition(":")[0]) for fault in messages(err)]
         assert faults == [("no-environment", "SLIPWAY_VENV"), ("no-data", "SLIPWAY_DATA")]
 
-    # once: with SBATCH_EXPORT=NONE every setting was lost, and the job ran in the image
+    # regression: with SBATCH_EXPORT=NONE every setting was lost, and the job ran in the image
     @pytest.mark.parametrize("site", ["example", "pbs"])
     def test_settings_are_in_the_script(self, capsys, login_node, setenv, clone, site):
         (clone / "my set").mkdir()
@@ -150,7 +150,7 @@ class TestWhatIsSubmitted:
             "SLIPWAY_DATA": "my set", "SLIPWAY_STAGE": "1", "SLIPWAY_LIB": library
         }.items()  # fmt: skip
 
-    # once: no further node, so that the job had one fewer to train on, and ended with the first that it lost
+    # regression: no extra node, so the job trained on one fewer and ended with the first that it lost
     def test_spare_nodes_are_asked_for(self, capsys, setenv, monkeypatch):
         monkeypatch.setenv("SLIPWAY_SPARES", "1")
         assert_names(submit(capsys, "--dry-run", "--set", "nodes=4").out, "#SBATCH --nodes=5", "#SBATCH --no-kill")
@@ -223,14 +223,14 @@ class TestWhatIsSubmitted:
         submit(capsys)
         found = environment(login_node)
         assert not {"RUN_DIR", "MASTER_PORT", "SLIPWAY_EXPORTED"} & found.keys()
-        assert found["OMP_NUM_THREADS"] == "7"  # set anew since
+        assert found["OMP_NUM_THREADS"] == "7"  # set since
 
-    # once: an srun of the new job took SLURM_CPU_BIND of the one around: all ranks on one core
+    # regression: an srun of the new job took SLURM_CPU_BIND of the surrounding job: all ranks on one core
     def test_variables_of_the_surrounding_job_do_not_reach_the_submitted_one(self, capsys, login_node, setenv):
         around = {"SLURM_CPU_BIND": "mask_cpu:0x1", "SLURM_ARRAY_TASK_ID": "3", "SLURM_GPUS_PER_TASK": "1"}
         kept = {"SLURM_CONF": "/etc/slurm.conf", "SBATCH_ACCOUNT": "x", "SLURM_MPI_TYPE": "pmi2"}
         setenv(**around, **kept, ENVIRONMENT="BATCH")
-        submit(capsys)  # on a login node: they are the user's
+        submit(capsys)  # on a login node they are the user's
         assert around.items() <= environment(login_node).items()
         setenv(SLURM_JOB_ID="4711", PBS_ARRAY_INDEX="3")  # of no job of PBS
         submit(capsys)
@@ -309,7 +309,7 @@ class TestWhatIsMissing:
         setenv(**variables)
         refused(capsys, slug, *values, spec=spec)
 
-    # once: tracebacks; root may read all
+    # regression: tracebacks; root may read all
     @pytest.mark.parametrize(
         ("method", "name"),
         [
@@ -387,9 +387,9 @@ class TestWhatIsMissing:
 
 
 class TestPrivateGroups:
-    """Others cannot write what the group of the user alone can.
+    """Others cannot write to files that only the user's private group may write.
 
-    Once refused: under umask 002, the default since each user has a group.
+    Regression: refused under umask 002, the default where each user has a private group.
     """
 
     USER, GROUP = (12345, 12346) if os.getuid() == 0 else (os.getuid(), os.getgid())  # root has none
@@ -397,7 +397,7 @@ class TestPrivateGroups:
 
     @pytest.fixture(autouse=True)
     def of_a_group(self, library, monkeypatch):
-        """Let the library be that of the user ann, and writable for the group ann."""
+        """Give the library to user ann and make it writable for group ann."""
         for path in (library, library / "job.bash"):
             os.chown(path, self.USER, self.GROUP)
             path.chmod(path.stat().st_mode | 0o020)
@@ -438,7 +438,7 @@ class TestPrivateGroups:
         monkeypatch.setenv("SLIPWAY_TRUSTED_FOLDER", "jobscripts")
         refused(capsys, "bad-value", "SLIPWAY_TRUSTED_FOLDER")
 
-    # once: a directory that lists 100,000 users for minutes
+    # regression: a directory that lists 100,000 users takes minutes
     @pytest.mark.parametrize(("listed", "refusals"), [(None, 0), (f"bob:x:{USER + 1}:{GROUP}::/:".encode(), 1)])
     def test_a_slow_directory_counts_as_far_as_it_has_listed(self, library, monkeypatch, listed, refusals):
         def silent(words, **options):
@@ -449,7 +449,7 @@ class TestPrivateGroups:
 
 
 class TestData:
-    """In the words of the job itself: tests/stubrun/test_data.py."""
+    """With the job's own messages: tests/stubrun/test_data.py."""
 
     @pytest.fixture(autouse=True)
     def data(self, clone, monkeypatch):

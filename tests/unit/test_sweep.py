@@ -1,4 +1,4 @@
-"""jobgen sweep: which trials there are, what is submitted of them, and how far they are."""
+"""jobgen sweep: its trials, their submission and their status."""
 
 import errno
 import fcntl
@@ -28,12 +28,12 @@ def sweep(capsys, *words, spec="ddp", site="example", code=0, output="sweep"):
 
 
 def refuses(capsys, slug, *values, words=(), code=78, **job):
-    """Hold that nothing is submitted for this reason."""
+    """Assert that nothing is submitted for this reason."""
     assert_error(sweep(capsys, *words, code=code, **job).err, slug, *values)
 
 
 def numbers(text, start):
-    """Return the numbers in the one line of an output that matches ``start``."""
+    """Return the numbers in the only output line that matches ``start``."""
     (line,) = [line for line in text.splitlines() if re.match(start, line)]
     return [float(number) if "." in number else int(number) for number in re.findall(r"[\d.]*\d", line)]
 
@@ -44,7 +44,7 @@ def to_submit(text):
 
 
 def counts(text):
-    """Return the last line but its best trial: how many are in each state."""
+    """Return the last line before the best trial: the number of trials per state."""
     (line,) = [line for line in text.splitlines() if re.match(r"\d+ trial\(s\): ", line)]
     return {state: int(count) for count, state in re.findall(r"(\d+) (\w+)\b(?!\()", line.partition(";")[0])}
 
@@ -75,7 +75,7 @@ def started(login_node, number, task, *, submission=1, output="sweep", index="SL
 
 
 def end(name, job, *, accuracy=None, verdict="done 46 complete", attempt=1, output="sweep"):
-    """Leave what the job of a trial leaves."""
+    """Leave the files of a trial's finished job."""
     run = Path(output, name)
     logs = run / "logs" / str(attempt)
     logs.mkdir(parents=True)
@@ -90,13 +90,13 @@ def end(name, job, *, accuracy=None, verdict="done 46 complete", attempt=1, outp
 
 
 def end_all(accuracies, *, job):
-    """Leave what the tasks of a job leave, from trial 000 on."""
+    """Leave the files of a job's finished tasks, from trial 000 on."""
     for task, accuracy in enumerate(accuracies):
         end(f"00{task}", f"{job}_{task}", accuracy=accuracy)
 
 
 def state(login_node, number, *rows):
-    """Let the scheduler say of the tasks of an array, (indices, state), what they do."""
+    """Let the scheduler report these states of the tasks of an array, as (indices, state)."""
     (login_node / f"{number}.state").write_text(
         "".join(
             f"JobId={number}{place} ArrayJobId={number} ArrayTaskId={indices} JobState={state} Reason=Priority "
@@ -141,7 +141,7 @@ class TestTrials:
         rates = [float(values["optim.lr"]) for values in found]
         assert 1e-4 <= min(rates) < 2e-4
         assert 5e-2 < max(rates) <= 1e-1
-        assert 40 < sum(rate < 1e-3 for rate in rates) < 95  # a third, as it is logarithmic
+        assert 40 < sum(rate < 1e-3 for rate in rates) < 95  # a third, because the scale is logarithmic
         assert all(len(values["optim.lr"].replace("0.", "").lstrip("0").partition("e")[0]) <= 5 for values in found)
         assert {values["model.arch"] for values in found} == {"mlp", "mnist-cnn"}
 
@@ -271,7 +271,7 @@ class TestSubmission:
             started(login_node, 101, 2)
         assert caught.value.returncode == 78
 
-    # once: under umask 002 the group could exchange job.sh, which each task runs
+    # regression: under umask 002 the group could replace job.sh, which each task runs
     def test_others_can_write_nothing_that_a_task_runs(self, login_node, capsys):
         before = os.umask(0)
         try:
@@ -294,7 +294,7 @@ class TestSubmission:
         Path("shared").chmod(0o777)
         refuses(capsys, "writable-by-others", Path("shared").absolute(), words=LR, output="shared")
 
-    # once: with SBATCH_EXPORT=NONE every task refused the folder, as array.sh did not hold the setting
+    # regression: with SBATCH_EXPORT=NONE every task refused the folder, as array.sh lacked the setting
     @pytest.mark.parametrize("parts", [LR, ("--set", "optim.lr=1")])
     def test_a_trusted_folder_is_one_for_the_tasks_too(self, login_node, capsys, monkeypatch, parts):
         folder = Path("a $HOME 'disk'", "sweep")
@@ -324,7 +324,7 @@ class TestSubmission:
         ]
 
     def test_a_single_trial_is_no_array(self, login_node, capsys, monkeypatch):
-        monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "7")  # submitted from inside a task
+        monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "7")  # submitted from within a task
         sweep(capsys, "--set", "optim.lr=0.1")
         assert "--array" not in (login_node / "101.script").read_text()
         assert trials()[0]["job"] == "101"
@@ -380,7 +380,7 @@ class TestSubmission:
         sweep(capsys, *LR)
         assert [trial["job"] for trial in trials()] == ["102_0", "102_1"]
 
-    # once: two at a time, from cron and by hand, submitted the same trials
+    # regression: two concurrent commands, from cron and manual, submitted the same trials
     def test_two_commands_at_a_time_do_not_submit_the_same_trials(self, login_node, capsys, monkeypatch):
         Path("sweep").mkdir()
         with Path("sweep/.lock").open("w") as lock:
@@ -556,7 +556,7 @@ class TestStatus:
         assert said.endswith(" 2 loss 0.35\n")
         assert json.loads(Path("sweep", "sweep.json").read_text())["goal"] == "min"
 
-    # once: a trial without an evaluation was compared by its training loss
+    # regression: a trial without an evaluation was compared by its training loss
     def test_training_and_validation_are_not_compared(self, login_node, capsys):
         sweep(capsys, *LR, "--metric", "loss")
         end("000", "101_0", accuracy=0.5)
@@ -567,7 +567,7 @@ class TestStatus:
         Path("sweep/000/metrics.jsonl").write_text(json.dumps({"kind": "train", "step": 1, "loss": 0.02}) + "\n")
         assert "best: 001 (lr=0.01), loss 0.01" in status(capsys)
 
-    # once: cancel wrote STOP into the folder of the sweep, and ended nothing
+    # regression: cancel wrote STOP into the sweep's folder and ended nothing
     @pytest.mark.parametrize("words", [["cancel"], ["logs"], ["logs", "--follow"]])
     def test_commands_for_one_run_are_refused(self, login_node, capsys, words):
         sweep(capsys, *LR)
@@ -597,7 +597,7 @@ class TestRungs:
         assert to_submit(said) == (0, 6)
         end("005", "101_5", accuracy=0.25)
         said = sweep(capsys, *self.WORDS).out
-        assert numbers(said, "rung") == [1, 3, 2, 3, 6, 6]  # the best 3 of 6 go on to epoch 6
+        assert numbers(said, "rung") == [1, 3, 2, 3, 6, 6]  # the best 3 of 6 continue to epoch 6
         assert [(trial["name"], trial["rung"], trial["job"]) for trial in trials()] == [
             ("000", 0, "101_0"),
             ("001", 0, "101_1"),

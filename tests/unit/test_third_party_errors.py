@@ -23,7 +23,7 @@ LOST = [
     "Broken pipe",
     "remote process exited or there was a network error",
 ]
-"""Of gloo, the system and NCCL. Real ones: tests/distributed/test_faults.py."""
+"""Errors of gloo, the system and NCCL. For real ones see tests/distributed/test_faults.py."""
 OTHER = RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 NO_MEMORY = RuntimeError("CUDA out of memory")
 
@@ -69,8 +69,8 @@ def test_the_error_number_of_safetensors(tmp_path):
 def test_operators_that_do_not_fit():
     code = "import torch; torch.library.register_fake('torchvision::nms')(lambda *_: None)"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr
-    assert errors.operators_missing(RuntimeError(said.strip().splitlines()[-1]))
-    assert not errors.operators_missing(RuntimeError("operator of torchvision"))
+    assert errors.is_operator_mismatch(RuntimeError(said.strip().splitlines()[-1]))
+    assert not errors.is_operator_mismatch(RuntimeError("operator of torchvision"))
 
 
 class Inner(msgspec.Struct):
@@ -105,10 +105,10 @@ def test_why_a_value_is_refused():
     assert errors.invalid_choice(str(error.value)) == "teal"
     with pytest.raises(msgspec.ValidationError) as error:
         msgspec.convert("teal", Annotated[str, msgspec.Meta(pattern="^red$")])
-    assert errors.matches_no_pattern(str(error.value))
+    assert errors.is_pattern_mismatch(str(error.value))
     with pytest.raises(msgspec.ValidationError) as error:
         msgspec.convert("teal", int)
-    assert (errors.invalid_choice(str(error.value)), errors.matches_no_pattern(str(error.value))) == (None, False)
+    assert (errors.invalid_choice(str(error.value)), errors.is_pattern_mismatch(str(error.value))) == (None, False)
 
 
 @pytest.mark.parametrize("text", LOST)

@@ -1,4 +1,4 @@
-"""Experiment trackers of a session: what they show, over all attempts, and that nothing of theirs ends a run."""
+"""Experiment trackers of a session: what they record over all attempts, and that their failures do not end a run."""
 
 import json
 import random
@@ -29,7 +29,7 @@ def no_tracker_in_the_environment(monkeypatch):
 
 
 def train(folder, *, stop_at=None, steps=4, **options):
-    """Train, with a record for each step and the one of a validation."""
+    """Train with one record per step and one of a validation."""
     attempt = Attempt(folder, stop_at)
     with attempt.open(log_interval=1, **options) as session:
         for step in session.steps(steps):
@@ -65,7 +65,7 @@ def test_the_environment_names_trackers_too(tmp_path, monkeypatch):
 def test_an_unknown_tracker_and_a_missing_library_are_named_before_the_run_begins(tmp_path, monkeypatch):
     with refused("unknown-tracker", "'tensorbord'", "tensorboard", "wandb", "mlflow", code=78):
         train(tmp_path / "run", trackers=("tensorbord",))
-    (tmp_path / "wandb").mkdir()  # as a run leaves it: no package
+    (tmp_path / "wandb").mkdir()  # in the state that a run leaves: no package
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     for name, package in [("wandb", "wandb"), ("mlflow", "mlflow-skinny")]:
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -75,7 +75,7 @@ def test_an_unknown_tracker_and_a_missing_library_are_named_before_the_run_begin
 
 
 class Fake:
-    """A backend with the methods that a test gives, which keeps its records."""
+    """A backend with the methods that a test provides, which keeps its records."""
 
     def __init__(self, **methods):
         self.seen = []
@@ -125,7 +125,7 @@ def test_what_comes_while_a_tracker_starts_is_kept(monkeypatch):
     assert fake.seen == [{"step": 1}, True]
 
 
-def test_an_error_of_the_script_is_told_to_the_tracker(tmp_path, monkeypatch):
+def test_an_error_of_the_script_reaches_the_tracker(tmp_path, monkeypatch):
     fake = Fake()
     monkeypatch.setitem(
         trackers.KINDS, "tensorboard", trackers.TrackerKind(lambda _: fake, "tensorboard", "tensorboard")
@@ -136,7 +136,7 @@ def test_an_error_of_the_script_is_told_to_the_tracker(tmp_path, monkeypatch):
 
 
 def test_wandb_is_offline_by_default_and_continues_under_the_same_id(tmp_path, monkeypatch):
-    """Of a library in its place, which keeps what it is given; the next test needs the real one."""
+    """With a stub library that keeps its arguments; the next test needs the real one."""
     begun, logged, ended = [], [], []
     run = types.SimpleNamespace(
         log=lambda numbers, *, step: logged.append((step, numbers)), finish=lambda **given: ended.append(given)

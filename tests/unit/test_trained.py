@@ -1,4 +1,4 @@
-"""A run's model, read without a trace, and exported with all that plain torch needs."""
+"""A run's model, read without changing the run, and exported with everything that plain torch needs."""
 
 import dataclasses
 import json
@@ -29,7 +29,7 @@ from slipway.dist.communicator import Alone
 from trainer.config.settings import DataConfig, ModelConfig, Settings, experiment
 from trainer.data.order import TABLES
 from trainer.data.sets import open_data
-from trainer.engine.checkpoint import IMAGES, capture, facts, images_of
+from trainer.engine.checkpoint import IMAGES, capture, facts, image_facts
 from trainer.evaluate import trained_run as source_module
 from trainer.evaluate.export import main as export
 from trainer.evaluate.trained_run import check_config, check_data, find_source, model_of, read_trained
@@ -41,7 +41,7 @@ NO_FILE = "Not a regular file"
 
 
 def save(run, step, *, accuracy=None, config=CONFIG, keep=3):
-    """Save a checkpoint as the trainer does; its weights are ``step``, and their average half of that."""
+    """Save a checkpoint as the trainer does; its weights equal ``step``, their average half of it."""
     learner = new_learner(config, Alone(CPU), shape=DATA.train.shape, classes=10, samples_per_epoch=len(DATA.train))
     with torch.no_grad():
         for parameter in learner.model.parameters():
@@ -51,7 +51,7 @@ def save(run, step, *, accuracy=None, config=CONFIG, keep=3):
                 parameter.fill_(step / 2)
     (run / "checkpoints").mkdir(parents=True, exist_ok=True)
     (run / "config.toml").write_text(tomli_w.dumps(experiment(config)))
-    known = facts(learner, config, order_version=TABLES) | {IMAGES: images_of(DATA.train)}
+    known = facts(learner, config, order_version=TABLES) | {IMAGES: image_facts(DATA.train)}
     metric = None if accuracy is None else Metric("accuracy", accuracy)
     CheckpointStore(run / "checkpoints", keep=keep).add(capture(learner, Header(Position(step=step), metric, known)))
     return run / "checkpoints" / f"step_{step:08d}"
@@ -59,7 +59,7 @@ def save(run, step, *, accuracy=None, config=CONFIG, keep=3):
 
 @pytest.fixture
 def run(tmp_path):
-    """Return a run folder with checkpoints of steps 1 to 3, of which step 2 is the best."""
+    """Return a run folder with checkpoints of steps 1 to 3; step 2 is the best."""
     for step, accuracy in [(1, 0.1), (2, 0.9), (3, 0.5)]:
         save(tmp_path / "run", step, accuracy=accuracy)
     return tmp_path / "run"
@@ -183,7 +183,7 @@ class TestSource:
 
 
 class TestFit:
-    """Whether configuration and data are those of the model."""
+    """Whether configuration and data match the model."""
 
     def test_a_configuration_of_another_run(self, run):
         header = read_trained(find_source(str(run), best=False))[1].header
@@ -305,11 +305,11 @@ def test_plain_torch_classifies_by_the_exported_file_as_the_trainer_does(tmp_pat
     learner.evaluated.eval()
     nn.init.normal_(learner.model.fc.weight)
     images = parts.validation.fetch(np.arange(len(parts.validation)), None).images
-    with torch.no_grad():  # a random model takes all images for one class, unless that is centred
+    with torch.no_grad():  # a random model assigns one class to all images unless that is centered
         learner.model.fc.bias -= learner.logits(images).mean(0)
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     (tmp_path / "run" / "config.toml").write_text(tomli_w.dumps(experiment(config)))
-    known = facts(learner, config, order_version=TABLES) | {IMAGES: images_of(parts.train)}
+    known = facts(learner, config, order_version=TABLES) | {IMAGES: image_facts(parts.train)}
     CheckpointStore(tmp_path / "run" / "checkpoints", keep=1).add(
         capture(learner, Header(Position(step=1), None, known))
     )

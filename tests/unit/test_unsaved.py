@@ -1,4 +1,4 @@
-"""What optimizers train or keep that a session does not save: refused at the opening, or named at a save."""
+"""State of optimizers that a session does not save: refused when it opens, or named at a save."""
 
 import copy
 
@@ -32,7 +32,7 @@ def closure_of(attempt, optimizer):
 
 
 class Sharp(torch.optim.Optimizer):
-    """Lets another optimizer make its steps, as SAM does; its state_dict holds its own state alone."""
+    """Lets another optimizer take its steps, as SAM does; its state_dict holds only its own state."""
 
     def __init__(self, parameters, **options):
         super().__init__(parameters, {})
@@ -47,7 +47,7 @@ class Sharp(torch.optim.Optimizer):
 
 
 class Shared(Sharp):
-    """Another whose state is that of the inner one."""
+    """Shares its state with the inner optimizer."""
 
     def __init__(self, parameters, **options):
         super().__init__(parameters, **options)
@@ -55,7 +55,7 @@ class Shared(Sharp):
 
 
 class Slow(Sharp):
-    """Another whose state_dict holds that of the inner one, as Lookahead's does."""
+    """Its state_dict includes the inner optimizer's, as Lookahead's does."""
 
     def state_dict(self):
         return {"slow": {}, "fast": self.base.state_dict()}

@@ -1,4 +1,4 @@
-"""Weights from which a session begins: what files it takes, and what it says of others."""
+"""Initial weights of a session: accepted files, and errors for others."""
 
 import errno
 import os
@@ -25,7 +25,7 @@ def built():
 
 
 def tensors():
-    """Return a state_dict of ``built`` that no initialisation gives."""
+    """Return a state_dict of ``built`` that no initialization produces."""
     return {name: torch.full_like(value, 7) for name, value in built().state_dict().items()}
 
 
@@ -118,7 +118,7 @@ def test_a_file_that_cannot_be_read_is_named(name, tmp_path):
     with refused("bad-weights", tmp_path / name):
         opened(tmp_path / "run", built(), tmp_path / name)
     (tmp_path / name).unlink()
-    os.mkfifo(tmp_path / name)  # nobody ever writes into it
+    os.mkfifo(tmp_path / name)  # that is never written to
     with refused("bad-weights", tmp_path / name) as error:
         opened(tmp_path / "run", built(), tmp_path / name)
     assert error.value.__cause__.__cause__.errno == errno.EINVAL

@@ -1,4 +1,4 @@
-"""The wheel as a login node gets it: the base install alone, on the oldest Python at hand, without torch or a clone."""
+"""The wheel on a login node: only the base install, on the oldest available Python, without torch or a clone."""
 
 import json
 import os
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory):
-    """Return the programs of an environment that holds the wheel and what it asks for, nothing else."""
+    """Return the programs of an environment that holds only the wheel and its dependencies."""
     folder = tmp_path_factory.mktemp("wheel")
     subprocess.run([_python(), "-m", "venv", folder / "venv"], check=True)
     pip = [folder / "venv" / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check"]
@@ -28,7 +28,7 @@ def bare(tmp_path_factory):
 
 
 def _python():
-    """Return the oldest Python at hand; pyenv leaves names on the path that only tell how to get that Python."""
+    """Return the oldest available Python; pyenv's shims on PATH only print how to install one."""
     found = [path for name in ("python3.9", "python3.10") if (path := shutil.which(name)) and _works(path)]
     return (found or [sys.executable])[0]
 
@@ -65,7 +65,7 @@ def test_torch_is_absent(bare):
 
 
 def test_the_command_of_the_guide_installs_one_small_package(tmp_path):
-    """As it stands there, but for the folder that it makes."""
+    """Unchanged, except for the folder that it makes."""
     [command] = re.findall(r"`(python3 -m venv [^`]*)`", (ROOT / "README.md").read_text(encoding="utf-8"))
     assert f"1. `{command}` makes `jobgen`" in (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
     folder = tmp_path / ".venv-jobgen"
@@ -78,7 +78,7 @@ def test_the_command_of_the_guide_installs_one_small_package(tmp_path):
 
 
 def test_what_of_slipway_needs_no_torch_is_imported_on_this_python(bare):
-    """All of slipway.base, the only room of slipway that jobgen imports."""
+    """All of slipway.base, the only part of slipway that jobgen imports."""
     code = (
         "import importlib, pkgutil, sys, jobgen.cli, slipway.base as base\n"
         "names = [name for _, name, _ in pkgutil.walk_packages(base.__path__, 'slipway.base.')]\n"

@@ -2,7 +2,7 @@
 
 import sys
 
-from slipway.base.errors import SlipwayError, labelled
+from slipway.base.errors import SlipwayError, add_label
 
 
 class JobgenError(SlipwayError):
@@ -35,4 +35,4 @@ def note(text: str) -> None:
 
 def warn(slug: str, text: str) -> None:
     """Print a one-line warning to standard error; ``slug`` is a key of ``slipway.base.slugs.SLUGS``."""
-    note(labelled("warning", slug, text))
+    note(add_label("warning", slug, text))

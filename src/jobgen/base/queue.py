@@ -22,7 +22,7 @@ class JobId(NamedTuple):
         """Return the form at the end of run folder names."""
         return f"{self.number}_{self.task}" if self.task else self.number
 
-    def of_array(self, other: JobId) -> bool:
+    def is_in_array(self, other: JobId) -> bool:
         """Return whether this is ``other`` or a task of the array ``other``."""
         return self.number == other.number and other.task in {"", self.task}
 

@@ -13,7 +13,7 @@ from typing import ClassVar, Dict, Generic, Iterator, List, Optional, Protocol, 
 import msgspec
 
 from jobgen.base.errors import JobgenError
-from slipway.base.bounded_read import read_start
+from slipway.base.bounded_read import read_head
 
 LOCK = ".lock"
 """Lock file in the same folder, held during submission."""
@@ -116,7 +116,7 @@ class RunSet(Generic[E]):
 
     def _content_now(self) -> bytes:
         try:
-            return read_start(self.folder / self.file, limit=LIMIT)
+            return read_head(self.folder / self.file, limit=LIMIT)
         except FileNotFoundError:
             return b""
         except OSError as error:
@@ -178,7 +178,7 @@ def read(folder: Path, file: str, kind: Type[F], *, command: str) -> Tuple[F, by
     """
     path = folder / file
     try:
-        content = read_start(path, limit=LIMIT)
+        content = read_head(path, limit=LIMIT)
         return msgspec.json.decode(content, type=kind), content
     except OSError as error:
         raise JobgenError("cannot-read", f"cannot read {path}: {error.strerror}.") from error
@@ -188,7 +188,7 @@ def read(folder: Path, file: str, kind: Type[F], *, command: str) -> Tuple[F, by
         ) from error
 
 
-def refuse_outside(path: Path, entries: List[E]) -> None:
+def require_runs_inside(path: Path, entries: List[E]) -> None:
     """Raise a JobgenError if an entry of the file ``path`` has a run folder outside the file's folder."""
     for entry in entries:
         if not re.fullmatch(r"[\w][\w.-]*", entry.run, flags=re.ASCII):

@@ -13,7 +13,7 @@ from jobgen.batch.record import RunSet, SetEntry
 from jobgen.jobs.runs import Run
 from jobgen.schedulers import queue_of
 
-CLOCKS_APART = 2
+MAX_CLOCK_SKEW = 2
 """Seconds by which the file server's clock may lag behind this machine's clock."""
 State = Literal["missing", "waiting", "running", "done", "failed"]
 E = TypeVar("E", bound=SetEntry)
@@ -83,7 +83,7 @@ def _state_of(record: RunSet[E], entry: E, scheduled: Scheduled) -> RunState[E]:
             state = "waiting" if phase == "waiting" else "running"
         if phase == "waiting" or not begun:
             about = f"job {entry.job} {said or 'is not in the queue'}; {about}"
-    refused = state == "failed" and begun and run.is_refused
+    refused = state == "failed" and begun and run.has_permanent_error
     return RunState(entry, run, state, about, _waited(entry, run), refused)
 
 
@@ -100,11 +100,11 @@ def _waited(entry: SetEntry, run: Run) -> Optional[float]:
     except ValueError:
         return None
     submitted = calendar.timegm(at) - at.tm_gmtoff
-    waits = [began - submitted for began in run.beginnings if began > submitted - CLOCKS_APART]
+    waits = [began - submitted for began in run.start_times if began > submitted - MAX_CLOCK_SKEW]
     return max(0.0, waits[0]) if waits else None
 
 
-def shown_wait(state: RunState[E]) -> str:
+def queue_time_text(state: RunState[E]) -> str:
     """Return the run's queue time as text in seconds; "" if unknown."""
     return "" if state.waited is None else f"{state.waited:.0f} s"
 
@@ -115,7 +115,7 @@ def table(rows: List[List[str]]) -> List[str]:
     return ["  ".join([*(cell.ljust(width) for cell, width in zip(row, widths)), row[-1]]).rstrip() for row in rows]
 
 
-def refuse_unknown(scheduler: str, *, what: str) -> None:
+def require_queue(scheduler: str, *, what: str) -> None:
     """Raise a JobgenError if the jobs of ``what`` at ``scheduler`` cannot be followed."""
     if queue_of(scheduler) is None:
         raise JobgenError(

@@ -21,7 +21,7 @@ from jobgen.detect.pbs.facts import read_version
 from jobgen.detect.pbs.site import ask_launcher, draft_pbs
 from jobgen.detect.slurm.facts import read_config
 from jobgen.detect.slurm.site import draft_slurm
-from jobgen.detect.workstation import draft_alone
+from jobgen.detect.workstation import draft_single_machine
 
 
 def write_draft(*, name: Optional[str], output: Optional[str]) -> int:
@@ -78,7 +78,7 @@ def detect(name: Optional[str] = None) -> Detected:
     elif pbs:
         draft_pbs(draft, asker, pbs)
     else:
-        draft_alone(draft, asker)
+        draft_single_machine(draft, asker)
         spec = "ddp-local"
     draft_machine(draft, asker, has_pyxis=has_pyxis)
     if pbs:

@@ -17,7 +17,7 @@ LIMIT = 30.0
 """Time limit in seconds: commands to Slurm's controller retry for several times MessageTimeout (10 s)."""
 LARGEST = 1 << 26
 """Maximum bytes of output: `pbsnodes -a` of 10,000 nodes prints a quarter of that."""
-CHANGE_OUTPUT = ("SINFO_", "SCONTROL_")
+OUTPUT_VARIABLE_PREFIXES = ("SINFO_", "SCONTROL_")
 """Prefixes of variables that change the output of sinfo and scontrol (sinfo(1), scontrol(1))."""
 
 
@@ -81,7 +81,7 @@ class Asker:
         return Answer(command, "" if why else output, why)
 
     def _environment(self) -> Dict[str, str]:
-        kept = {name: value for name, value in self.env.items() if not name.startswith(CHANGE_OUTPUT)}
+        kept = {name: value for name, value in self.env.items() if not name.startswith(OUTPUT_VARIABLE_PREFIXES)}
         return {**kept, "LC_ALL": "C"}
 
 

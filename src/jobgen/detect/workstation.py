@@ -15,7 +15,7 @@ OTHERS = {"bsub": "LSF", "qconf": "Grid Engine", "condor_submit": "HTCondor", "f
 """Commands of schedulers that jobgen does not support."""
 
 
-def draft_alone(draft: Draft, asker: Asker) -> None:
+def draft_single_machine(draft: Draft, asker: Asker) -> None:
     """Detect the fields of this machine.
 
     Raises:

@@ -18,11 +18,11 @@ from jobgen.batch.study import record as studies
 from jobgen.batch.study.record import is_study, read_study
 from jobgen.batch.sweep import results as sweeps
 from jobgen.batch.sweep.record import is_sweep, read_sweep
-from jobgen.follow.lookup import newest_run, output_folder, runs_named, runs_of, runs_said_in
+from jobgen.follow.lookup import newest_run, output_folder, runs_in_logs, runs_of, runs_with_suffix
 from jobgen.follow.tasks import lines_of_jobs, lines_of_runs
 from jobgen.jobs.runs import Run
 from jobgen.schedulers import queue_of, queues_here
-from slipway.base.errors import labelled
+from slipway.base.errors import add_label
 
 POLL = 0.2
 """Seconds between reads of a log."""
@@ -49,7 +49,7 @@ class Target(NamedTuple):
         """
         return self.queue.look(self.job) if self.queue and self.job else []
 
-    def refuse_several_runs(self) -> None:
+    def require_single_run(self) -> None:
         """Raise an error if the target has more than one run.
 
         Raises:
@@ -96,7 +96,7 @@ def _show(target: Target, seen: Optional[List[Seen]]) -> None:
         try:
             seen = target.look()
         except JobgenError as error:  # the run folder still has the state
-            _say(labelled("warning", error.slug, str(error)))
+            _say(add_label("warning", error.slug, str(error)))
             seen = []
         else:
             if target.job and not seen and target.scheduler not in {"", "local"}:
@@ -115,11 +115,11 @@ def logs(name: str, *, follow: bool) -> int:
         JobgenError: if the job has ended and its log cannot be found.
     """
     target, seen = _target(name)
-    target.refuse_several_runs()
+    target.require_single_run()
     seen = target.look() if seen is None else seen
     shown, position, asked, said = None, 0, time.monotonic(), ""
     while True:
-        over = not follow or _over(target, seen)  # check before reading, so that no output is missed
+        over = not follow or _has_ended(target, seen)  # check before reading, so that no output is missed
         path = _log(target, seen)
         if path and path.is_file():
             shown, position = path, _copy(path, position if path == shown else 0)
@@ -127,7 +127,7 @@ def logs(name: str, *, follow: bool) -> int:
             raise JobgenError("no-log", f"cannot find a log of {target} on this machine.")
         if over:
             return 0
-        if (why := _waits(seen)) != said:
+        if (why := _waiting_message(seen)) != said:
             said = why
             _warn(why)
         time.sleep(POLL)
@@ -144,7 +144,7 @@ def cancel(name: str) -> int:
     """
     target, seen = _target(name)
     seen = target.look() if seen is None else seen
-    if _over(target, seen):
+    if _has_ended(target, seen):
         raise JobgenError("already-ended", f"{target} has already ended.")
     if target.job and target.queue and seen:
         command = target.queue.cancel(target.job, seen)
@@ -153,7 +153,7 @@ def cancel(name: str) -> int:
             foreign = bool(target.runs) and all(run.foreign for run in target.runs)
             _warn(f"job {target.job}: {command[0]} cancels it{'' if foreign else '; the ranks save first'}")
         return done.returncode
-    target.refuse_several_runs()
+    target.require_single_run()
     run = target.runs[0]  # without runs, a scheduler on this machine has the job, and it was cancelled above
     try:
         run.stop.write_text("user\n", encoding="ascii")  # also works for local runs on another machine
@@ -178,7 +178,7 @@ def _target(name: str) -> Tuple[Target, Optional[List[Seen]]]:
         return _of(job, runs, last.scheduler if last else ""), None
     job = job_id(name)
     if not job:
-        if re.match(r"\d", name) and (runs := runs_named(name)):
+        if re.match(r"\d", name) and (runs := runs_with_suffix(name)):
             return _of(None, runs, ""), None
         raise JobgenError("no-such-run", f"{name!r} is neither a run folder nor a job number.")
     runs = runs_of(job, output_folder())
@@ -218,7 +218,7 @@ def _asked(job: JobId, runs: List[Run]) -> Tuple[Target, Optional[List[Seen]]]:
         queue, seen = known[0]
         found = job_id(seen[0].job_id)  # an array task may be given by its raw Slurm job ID
         meant = found if found and found.number != job.number else job
-        runs = runs or runs_of(meant, Path(seen[0].folder, output_folder())) or runs_said_in([job.log for job in seen])
+        runs = runs or runs_of(meant, Path(seen[0].folder, output_folder())) or runs_in_logs([job.log for job in seen])
         return Target(job, runs, queue.name, queue), seen
     if runs:
         return _of(job, runs, here[0].name if len(here) == 1 else ""), None
@@ -235,13 +235,13 @@ def _asked(job: JobId, runs: List[Run]) -> Tuple[Target, Optional[List[Seen]]]:
     )
 
 
-def _over(target: Target, seen: List[Seen]) -> bool:
+def _has_ended(target: Target, seen: List[Seen]) -> bool:
     if seen:
         return all(job.phase == "ended" for job in seen)
     return target.queue is not None or (bool(target.runs) and all(run.ended for run in target.runs))
 
 
-def _waits(seen: List[Seen]) -> str:
+def _waiting_message(seen: List[Seen]) -> str:
     waiting = [f"job {job.job_id} is {job.state} {job.about}" for job in seen if job.phase == "waiting"]
     return waiting[0] if waiting else ""
 

@@ -10,7 +10,7 @@ from typing import List, Tuple
 from jobgen.base.errors import JobgenError
 from jobgen.base.queue import JobId, job_id
 from jobgen.jobs.runs import Run
-from slipway.base.bounded_read import read_start
+from slipway.base.bounded_read import read_head
 
 LOG_START = 1 << 16
 """Bytes at the start of a log in which the job script prints the run folder, after output of modules and a prologue."""
@@ -40,12 +40,12 @@ def runs_of(job: JobId, folder: Path) -> List[Run]:
     A run belongs to ``job`` if its name ends with the job number, or if ``job`` ran its last attempt.
     """
     runs = _runs_in(folder)
-    continued = [run for run in runs if (found := run.job) and found.job and found.job.of_array(job)]
+    continued = [run for run in runs if (found := run.job) and found.job and found.job.is_in_array(job)]
     suffixes = [run for run in runs if _suffix(run, job)]
     return sorted({run.path: run for run in [*continued, *suffixes]}.values(), key=_order)
 
 
-def runs_said_in(logs: List[str]) -> List[Run]:
+def runs_in_logs(logs: List[str]) -> List[Run]:
     """Return the runs that job scripts print in the first lines of ``logs``.
 
     This finds runs outside the output folder, such as in a folder that the site file sets.
@@ -53,7 +53,7 @@ def runs_said_in(logs: List[str]) -> List[Run]:
     found: List[Run] = []
     for log in filter(None, logs):
         try:
-            text = read_start(log, limit=LOG_START).decode(errors="replace")
+            text = read_head(log, limit=LOG_START).decode(errors="replace")
         except (OSError, ValueError):  # missing, on another node, or an invalid path
             continue
         if said := re.search(r"(?m)^[\w.-]+: attempt [0-9]+ in (/.*), library \S+ \(sha256 ", text):
@@ -61,14 +61,14 @@ def runs_said_in(logs: List[str]) -> List[Run]:
     return found
 
 
-def runs_named(suffix: str) -> List[Run]:
+def runs_with_suffix(suffix: str) -> List[Run]:
     """Return the runs whose names end with ``-suffix``: local runs, with the date and process number."""
     return [run for run in _runs_in(output_folder()) if run.path.name.endswith(f"-{suffix}")]
 
 
 def _suffix(run: Run, job: JobId) -> bool:
     found = job_id(run.path.name.rpartition("-")[2])
-    return bool(found and found.of_array(job))
+    return bool(found and found.is_in_array(job))
 
 
 def _order(run: Run) -> Tuple[int, str]:

@@ -49,7 +49,7 @@ def _of_job(job: Seen) -> str:
 
 def _of_run(run: Run, job: Optional[JobId]) -> List[str]:
     lines = [f"run {run.path}: {run.describe()}"]
-    if job and (last := run.job) and last.job and not last.job.of_array(job):
+    if job and (last := run.job) and last.job and not last.job.is_in_array(job):
         lines.append(f"    continued by job {last.job}")
     if said := run.goodput:
         lines.append(f"    time: {said}")

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Optional, Sequence
 
 import msgspec
 
-from slipway.base.bounded_read import SMALL, read_start
+from slipway.base.bounded_read import SMALL, read_head
 
 Natural = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 
@@ -38,7 +38,7 @@ class Account(msgspec.Struct, frozen=True):
 def read_account(path: Path) -> Optional[Account]:
     """Return the account in the file ``path``; None if the file is missing or invalid."""
     try:
-        return msgspec.json.decode(read_start(path, limit=SMALL), type=Account)
+        return msgspec.json.decode(read_head(path, limit=SMALL), type=Account)
     except (OSError, msgspec.DecodeError):
         return None
 

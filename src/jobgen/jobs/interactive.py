@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Iterator, List, Optional
 
 from jobgen.base.errors import JobgenError, note
-from jobgen.jobs.submit import Submission, examine, is_standalone, missing_command, own_environment, tell
+from jobgen.jobs.submit import Submission, check_command, environment_without_job, examine, is_standalone, tell
 from jobgen.render.files import job_of
 from jobgen.render.script import render_shell
 from jobgen.schedulers import scheduler_of
@@ -33,14 +33,14 @@ def open_shell(site: str, settings: List[str], words: List[str], *, umask: int, 
     Raises:
         JobgenError: if the session cannot start.
     """
-    environment = own_environment(inside=True)  # inside a job, srun uses a node of that job
+    environment = environment_without_job(inside=True)  # inside a job, srun uses a node of that job
     job = job_of(SPEC, site, settings, standalone=is_standalone(environment))
     session = examine(job, [], environment, site=site, dry_run=dry_run)
     scheduler = scheduler_of(job.scheduler)
     text = render_shell(job, words=words, given=session.given, standalone=not session.library)
     if dry_run:
         command = scheduler.interactive(job, "SCRIPT")
-        faults = (*session.faults, *missing_command(command), *_of_folder(Path.cwd()))
+        faults = (*session.faults, *check_command(command), *_of_folder(Path.cwd()))
         code = tell([session._replace(faults=faults)])
         sys.stdout.write(text)
         note(f"would run: {shlex.join(command)}")
@@ -69,7 +69,7 @@ def _unwritable(folder: Path, number: Optional[int]) -> JobgenError:
 
 def _run(session: Submission, command: List[str], *, umask: int) -> int:
     """Run the command at this terminal and return its exit code, 128 + N after signal N."""
-    for fault in missing_command(command):
+    for fault in check_command(command):
         raise fault
     note(shlex.join(command))
     process: Optional[subprocess.Popen[bytes]] = None

@@ -41,7 +41,7 @@ def shared(paths: List[Path], *, trusted: str, owner: Optional[int] = None) -> I
             return
 
 
-def shared_library(folder: Path, *, named: bool, trusted: str) -> Iterator[JobgenError]:
+def check_library_owners(folder: Path, *, named: bool, trusted: str) -> Iterator[JobgenError]:
     """Yield an error if a job would refuse to run the script library in ``folder``.
 
     Args:

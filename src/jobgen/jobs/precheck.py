@@ -17,14 +17,14 @@ from jobgen.render.launch import backends
 from jobgen.resolve.settings import settings_of
 from jobgen.runtimes import Container, container_of
 from slipway.base.contract import JOB_SCRIPT, OTHER_VARIABLES, SETTINGS, refusal
-from slipway.base.gpu import advice, describe, fits, gpus_of_this_machine
+from slipway.base.gpu import advice, describe, fits, query_gpus_in_child
 
 BUILDERS = {"image": "build/image", "venv": "build/setup"}
 """Program in a clone that each build job runs."""
 Settings = Dict[str, Optional[str]]
 
 
-def faults_of(job: Job, environment: Mapping[str, str], arguments: List[str], *, site: str) -> Iterator[JobgenError]:
+def precheck(job: Job, environment: Mapping[str, str], arguments: List[str], *, site: str) -> Iterator[JobgenError]:
     """Yield an error for each problem, visible on this machine, that would prevent the job from starting or end it.
 
     Args:
@@ -34,20 +34,20 @@ def faults_of(job: Job, environment: Mapping[str, str], arguments: List[str], *,
         site: the value of ``--site``.
     """
     settings: Settings = {setting.name: setting.value for setting in settings_of(job, environment)}
-    yield from _of_settings(environment)
+    yield from _check_settings(environment)
     if job.spec.task in BUILDS:
-        yield from _of_build(job, arguments, settings)
+        yield from _check_build(job, arguments, settings)
         return
     if job.spec.task == "shell":
-        yield from _of_environment(job, settings, environment, site=site)
-        yield from _of_data(job, settings)
+        yield from _check_environment(job, settings, environment, site=site)
+        yield from _check_data(job, settings)
         return
-    yield from _of_arguments(arguments, settings)
+    yield from _check_arguments(arguments, settings)
     run_dir = environment.get("SLIPWAY_RUN_DIR")
     if not (run_dir and Path(run_dir, JOB_SCRIPT).is_file()):  # an existing run uses its saved settings
-        yield from _of_backend(job, settings, site=site)
-        yield from _of_environment(job, settings, environment, site=site)
-        yield from _of_inputs(job, settings)
+        yield from _check_backend(job, settings, site=site)
+        yield from _check_environment(job, settings, environment, site=site)
+        yield from _check_inputs(job, settings)
 
 
 def find_config(path: Path) -> Path:
@@ -67,7 +67,7 @@ def need(slug: str, name: str, path: str, remedy: str, *, file: bool = False) ->
         yield JobgenError(slug, f"{name}: {path} is not a file: {remedy}.")
 
 
-def _of_settings(environment: Mapping[str, str]) -> Iterator[JobgenError]:
+def _check_settings(environment: Mapping[str, str]) -> Iterator[JobgenError]:
     """Check the value of each setting in ``environment``, and warn about unknown names."""
     for setting in SETTINGS.values():
         if (value := environment.get(setting.name)) and (why := refusal(setting.name, value)):
@@ -77,7 +77,7 @@ def _of_settings(environment: Mapping[str, str]) -> Iterator[JobgenError]:
             warn("unknown-setting", f"{name} is not a setting.{nearest(name, list(SETTINGS))}")
 
 
-def _of_build(job: Job, arguments: List[str], settings: Settings) -> Iterator[JobgenError]:
+def _check_build(job: Job, arguments: List[str], settings: Settings) -> Iterator[JobgenError]:
     """Check the needs of a build job: a clone of the project, a known variant, a readable wheelhouse."""
     program = BUILDERS[job.spec.task]
     if not os.access(program, os.X_OK):
@@ -97,12 +97,12 @@ def _of_build(job: Job, arguments: List[str], settings: Settings) -> Iterator[Jo
             "unknown-name", f"SLIPWAY_VARIANT: containers/pins has no {variant}.env.{nearest(variant, known)}"
         )
         return
-    _compare_gpus(lambda: variant)
+    _warn_of_gpu_mismatch(lambda: variant)
     if wheelhouse := settings.get("SLIPWAY_WHEELHOUSE"):
         yield from need("no-wheelhouse", "SLIPWAY_WHEELHOUSE", wheelhouse, "create it with `make wheelhouse`")
 
 
-def _of_arguments(arguments: List[str], settings: Settings) -> Iterator[JobgenError]:
+def _check_arguments(arguments: List[str], settings: Settings) -> Iterator[JobgenError]:
     """Check the trainer's arguments: an unknown flag would end the job on the nodes."""
     if given := settings.get("SLIPWAY_ARGS"):
         if arguments:
@@ -131,7 +131,7 @@ def _of_arguments(arguments: List[str], settings: Settings) -> Iterator[JobgenEr
         )
 
 
-def _of_backend(job: Job, settings: Settings, *, site: str) -> Iterator[JobgenError]:
+def _check_backend(job: Job, settings: Settings, *, site: str) -> Iterator[JobgenError]:
     backend, known = settings["BACKEND"], backends(job)
     if backend not in known:
         instead = "horovod-gloo" if backend == "horovod" else backend
@@ -142,7 +142,7 @@ def _of_backend(job: Job, settings: Settings, *, site: str) -> Iterator[JobgenEr
         )
 
 
-def _of_environment(
+def _check_environment(
     job: Job, settings: Settings, environment: Mapping[str, str], *, site: str
 ) -> Iterator[JobgenError]:
     """Check that the image or the Python environment of the job exists."""
@@ -154,11 +154,11 @@ def _of_environment(
         if image is not None and runtime.runs_file(image):
             made = f"build it with `jobgen submit image_build --site {shlex.quote(site)}`{here}"
             yield from need("no-image", "SLIPWAY_IMAGE", image, f"{made}, or set USE_CONTAINER=0")
-            _compare_gpus(lambda: _variant_of(image, runtime))
+            _warn_of_gpu_mismatch(lambda: _variant_of(image, runtime))
         return
     venv = settings["SLIPWAY_VENV"]
     if venv == "local":
-        yield from _of_local_venv(job, environment.get("SLIPWAY_WHEELHOUSE"))
+        yield from _check_local_venv(job, environment.get("SLIPWAY_WHEELHOUSE"))
     elif venv == "modules":
         if not job.site.modules:
             yield JobgenError(
@@ -169,7 +169,7 @@ def _of_environment(
         yield from need("no-environment", "SLIPWAY_VENV", f"{venv}/bin/python", f"{made}, or set USE_CONTAINER=1")
 
 
-def _of_local_venv(job: Job, wheelhouse: Optional[str]) -> Iterator[JobgenError]:
+def _check_local_venv(job: Job, wheelhouse: Optional[str]) -> Iterator[JobgenError]:
     """Check the sources from which each node builds its virtual environment: a clone, and wheels or downloads."""
     if not os.access(BUILDERS["venv"], os.X_OK):
         yield JobgenError(
@@ -187,17 +187,17 @@ def _of_local_venv(job: Job, wheelhouse: Optional[str]) -> Iterator[JobgenError]
         )
 
 
-def _of_inputs(job: Job, settings: Settings) -> Iterator[JobgenError]:
+def _check_inputs(job: Job, settings: Settings) -> Iterator[JobgenError]:
     """Check the user script or the configuration, and the data."""
     if script := settings.get("SLIPWAY_SCRIPT"):
         yield from need("no-script", "SLIPWAY_SCRIPT", script, "correct it", file=True)
     else:
         path = Path(settings["SLIPWAY_CONFIG"] or "")
         yield from need("no-script", "SLIPWAY_CONFIG", str(find_config(path)), "see configs/", file=True)
-    yield from _of_data(job, settings)
+    yield from _check_data(job, settings)
 
 
-def _of_data(job: Job, settings: Settings) -> Iterator[JobgenError]:
+def _check_data(job: Job, settings: Settings) -> Iterator[JobgenError]:
     if data := settings["SLIPWAY_DATA"]:
         missing = list(need("no-data", "SLIPWAY_DATA", data, "correct it"))
         yield from missing
@@ -219,9 +219,9 @@ def _variant_of(image: str, runtime: Container) -> str:
     return found[1] if found else ""
 
 
-def _compare_gpus(find_variant: Callable[[], str]) -> None:
+def _warn_of_gpu_mismatch(find_variant: Callable[[], str]) -> None:
     """Warn if a variant does not run on this machine's GPUs; not an error, because the nodes may have other GPUs."""
-    if (gpus := gpus_of_this_machine()) and not fits(variant := find_variant(), gpus):
+    if (gpus := query_gpus_in_child()) and not fits(variant := find_variant(), gpus):
         warn(
             "gpu-mismatch",
             f"the {variant} variant does not run on this machine's GPUs, {describe(gpus)}; for nodes with such GPUs: "

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 from jobgen.base.queue import JobId, job_id
 from jobgen.jobs.account import Account, read_account
 from slipway.base import contract
-from slipway.base.bounded_read import read_end, read_start
+from slipway.base.bounded_read import read_head, read_tail
 from slipway.base.goodput import describe, read_goodput
 from slipway.base.slugs import SLUGS
 
@@ -119,13 +119,13 @@ class Run:
         return verdict.state == "done" if verdict else self._code(self.attempt) == "0"
 
     @property
-    def is_refused(self) -> bool:
+    def has_permanent_error(self) -> bool:
         """Whether the last attempt failed with an error that an unchanged retry cannot fix."""
         verdict = self._verdict(self.attempt)
         return bool(self._cause(self.attempt)) or (verdict is not None and verdict.state == "failed")
 
     @property
-    def beginnings(self) -> List[float]:
+    def start_times(self) -> List[float]:
         """Start times of the attempts in order, by the file server's clock."""
         found = [self._modified(self._log(number, contract.ATTEMPT_JOB)) for number in sorted(self.attempts)]
         return [time for time in found if time is not None]
@@ -150,7 +150,7 @@ class Run:
     def started_by(self, job: JobId) -> Optional[Started]:
         """Return the latest start by ``job`` or by a task of the array ``job``; None if it never ran here."""
         for started in (self.job, *(self._started(number) for number in reversed(self.attempts))):
-            if started and started.job and started.job.of_array(job):
+            if started and started.job and started.job.is_in_array(job):
                 return started
         return None
 
@@ -173,15 +173,15 @@ class Run:
     @property
     def state(self) -> str:
         """State in one word: done, running, crashed, and so on."""
-        return self._looked.state
+        return self._current_progress.state
 
     def describe(self) -> str:
         """Return one line that describes state and progress."""
-        return self._looked.line
+        return self._current_progress.line
 
     def facts(self) -> Dict[str, Any]:
         """Return state and progress as a JSON object."""
-        seen = self._looked
+        seen = self._current_progress
         slug = seen.reason.partition(":")[0].strip()
         return {
             "path": str(self.path),
@@ -199,23 +199,23 @@ class Run:
         return verdict.step if verdict else _number(self._status.get("step"))
 
     @cached_property
-    def _looked(self) -> Progress:
+    def _current_progress(self) -> Progress:
         """State, one-line description, and reason."""
         number, status = self.attempt, self._status
         if not number and not status:
             return Progress("empty", "no rank has started training")
         code, verdict = self._code(number), self._verdict(number)
         if cause := self._cause(number):
-            return Progress("failed", f"attempt {number} failed before training{_because(cause)}", cause)
+            return Progress("failed", f"attempt {number} failed before training{_in_parentheses(cause)}", cause)
         if verdict:
-            reason = "" if verdict.state == "done" else _because(verdict.reason)
+            reason = "" if verdict.state == "done" else _in_parentheses(verdict.reason)
             line = f"attempt {number} {verdict.state}{reason}{self._progress(verdict.step)}"
             return Progress(verdict.state, line, verdict.reason)
         if not status:
             return self._without_status(number, code)
         exit_code = f", exit code {code}" if code else ""
         if not self._begun:
-            before = f"attempt {status.get('attempt')} {status.get('state')}{_because(status.get('reason'))}"
+            before = f"attempt {status.get('attempt')} {status.get('state')}{_in_parentheses(status.get('reason'))}"
             said = f"attempt {number} has not started training{exit_code}; {before}{self._progress(status.get('step'))}"
             return Progress("failed" if code else "starting", said)
         state, said = str(status.get("state")), f"attempt {number} {status.get('state')}"
@@ -223,7 +223,7 @@ class Run:
             state, said = "crashed", f"{said}, but its launch ended without a verdict{exit_code}: it crashed"
         elif state == "running" and not self.alive:
             state, said = "crashed", f"{said}, but no heartbeat for {contract.STALE:.0f} s: it crashed"
-        line = f"{said}{_because(status.get('reason'))}{self._progress(status.get('step'))}"
+        line = f"{said}{_in_parentheses(status.get('reason'))}{self._progress(status.get('step'))}"
         return Progress(state, line, str(status.get("reason")))
 
     def _without_status(self, number: int, code: str) -> Progress:
@@ -314,7 +314,7 @@ class Run:
         return time.time()
 
 
-def _because(reason: Any) -> str:
+def _in_parentheses(reason: Any) -> str:
     return f" ({reason})" if reason else ""
 
 
@@ -336,7 +336,7 @@ def _clock(modified: Optional[float]) -> str:
 
 def _text(path: Path) -> str:
     try:
-        return read_start(path, limit=SMALL).decode(errors="replace")
+        return read_head(path, limit=SMALL).decode(errors="replace")
     except OSError:
         return ""
 
@@ -344,7 +344,7 @@ def _text(path: Path) -> str:
 def _last_record(path: Path) -> Dict[str, Any]:
     """Return the last complete record of a metrics.jsonl, reading only its end; {} without records."""
     try:
-        data, whole = read_end(path, limit=SMALL)
+        data, whole = read_tail(path, limit=SMALL)
     except OSError:
         return {}
     lines = data.decode(errors="replace").split("\n")

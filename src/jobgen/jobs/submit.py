@@ -14,12 +14,12 @@ from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 from jobgen.base.errors import JobgenError, UsageError, note
 from jobgen.base.job import TRAINS, Job
 from jobgen.base.queue import job_id
-from jobgen.jobs.owners import shared_library
-from jobgen.jobs.precheck import faults_of, find_config, need
+from jobgen.jobs.owners import check_library_owners
+from jobgen.jobs.precheck import find_config, need, precheck
 from jobgen.render.files import Script, job_of, script_of
-from jobgen.resolve.settings import given_in, settings_of
+from jobgen.resolve.settings import settings_in, settings_of
 from jobgen.schedulers import scheduler_names, scheduler_of
-from slipway.base.errors import message_of
+from slipway.base.errors import error_line
 
 LIBRARY = Path("jobscripts", "lib")
 """Folder of the script library in a clone."""
@@ -40,7 +40,7 @@ class Submission(NamedTuple):
     @property
     def given(self) -> Dict[str, str]:
         """Settings to write into the script, because the scheduler may not pass the environment to the job."""
-        given = given_in(self.environment)
+        given = settings_in(self.environment)
         given.update(scheduler_of(self.job.scheduler).settings_of(self.arguments))
         if self.library:
             given["SLIPWAY_LIB"] = self.library
@@ -63,7 +63,9 @@ def submit(
     Raises:
         JobgenError: if a check fails.
     """
-    submission = prepare(spec, site, settings, arguments, own_environment(), dry_run=dry_run, test_only=test_only)
+    submission = prepare(
+        spec, site, settings, arguments, environment_without_job(), dry_run=dry_run, test_only=test_only
+    )
     if dry_run:
         code = tell([submission])
         sys.stdout.write(submission.script.text)
@@ -71,7 +73,7 @@ def submit(
         command = scheduler_of(submission.job.scheduler).submission("SCRIPT", arguments)
         note(f"would submit it with: {shlex.join(command)}")
         return code
-    return hand_over(submission, submission.script, test_only=test_only).returncode
+    return run_submit_command(submission, submission.script, test_only=test_only).returncode
 
 
 def prepare(
@@ -90,7 +92,7 @@ def prepare(
         JobgenError: if a check fails.
     """
     job = job_of(spec, site, settings, standalone=is_standalone(environment))
-    if job.spec.task in TRAINS and (nodes := nodes_asked_for(environment)):
+    if job.spec.task in TRAINS and (nodes := node_settings(environment)):
         job = job_of(spec, site, [*settings, *nodes], standalone=is_standalone(environment))
     scheduler = scheduler_of(job.scheduler)
     if not scheduler.has_queue:
@@ -106,7 +108,7 @@ def prepare(
         raise JobgenError("unsupported-option", f"--test-only: {scheduler.submit} has no such option: use --dry-run.")
     submission = examine(job, arguments, environment, site=site, dry_run=dry_run)
     if dry_run:
-        missing = missing_command(scheduler.submission("SCRIPT", arguments))
+        missing = check_command(scheduler.submission("SCRIPT", arguments))
         return submission._replace(faults=(*submission.faults, *missing))
     return submission
 
@@ -118,14 +120,14 @@ def tell(submissions: Sequence[Submission]) -> int:
         The exit code of the first error; 0 without errors.
     """
     faults = [fault for submission in submissions for fault in submission.faults]
-    copies = [_copy_of(submission) for submission in submissions]
+    copies = [_config_paths(submission) for submission in submissions]
     said = [f"would copy {found} to {path}" for found, path in copies if found != path]
-    for text in dict.fromkeys([*said, *(f"would fail now: {message_of(fault)}" for fault in faults)]):
+    for text in dict.fromkeys([*said, *(f"would fail now: {error_line(fault)}" for fault in faults)]):
         note(text)
     return faults[0].exit_code if faults else 0
 
 
-def missing_command(command: Sequence[str]) -> Iterator[JobgenError]:
+def check_command(command: Sequence[str]) -> Iterator[JobgenError]:
     """Yield an error if the scheduler's ``command`` is not on PATH."""
     if not shutil.which(command[0]):
         yield JobgenError(
@@ -134,7 +136,7 @@ def missing_command(command: Sequence[str]) -> Iterator[JobgenError]:
         )
 
 
-def nodes_asked_for(environment: Mapping[str, str]) -> List[str]:
+def node_settings(environment: Mapping[str, str]) -> List[str]:
     """Return SLIPWAY_SPARES and SLIPWAY_SHRINK as spec settings ``NAME=VALUE``: they change the scheduler's request."""
     spares, shrink = (environment.get(name, "") for name in ("SLIPWAY_SPARES", "SLIPWAY_SHRINK"))
     settings = [f"spares={spares}"] if spares.isdecimal() else []
@@ -160,24 +162,24 @@ def examine(job: Job, arguments: List[str], environment: Dict[str, str], *, site
         JobgenError: if a check fails.
     """
     library = None
-    faults = list(faults_of(job, environment, arguments, site=site))
+    faults = list(precheck(job, environment, arguments, site=site))
     if not is_standalone(environment):
         library = os.path.abspath(environment.get("SLIPWAY_LIB") or LIBRARY)  # noqa: PTH100 -- keeps links
         remedy = "unset it, or set it to the folder of the script library"
         faults += need("no-library", "SLIPWAY_LIB", f"{library}/job.bash", remedy, file=True)
         trusted = environment.get("SLIPWAY_TRUSTED_FOLDER", "")
-        faults += shared_library(Path(library), named=bool(environment.get("SLIPWAY_LIB")), trusted=trusted)
+        faults += check_library_owners(Path(library), named=bool(environment.get("SLIPWAY_LIB")), trusted=trusted)
     for fault in faults:
         if not dry_run or isinstance(fault, UsageError):
             raise fault
     submission = Submission(job, arguments, environment, library)
     if dry_run:
-        return submission._replace(faults=(*faults, *_of_copy(*_copy_of(submission))))
-    _copy_config(*_copy_of(submission))
+        return submission._replace(faults=(*faults, *_check_copy(*_config_paths(submission))))
+    _copy_config(*_config_paths(submission))
     return submission
 
 
-def hand_over(
+def run_submit_command(
     submission: Submission, script: Script, *, test_only: bool = False, capture: bool = False
 ) -> subprocess.CompletedProcess[str]:
     """Run the scheduler's submit command on a temporary file, which the scheduler copies immediately.
@@ -198,7 +200,7 @@ def hand_over(
         path = Path(folder, submission.job.spec.name + scheduler.suffix)  # the log's name may contain it
         script.write(path)
         command = scheduler.submission(str(path), submission.arguments)
-        for fault in missing_command(command):
+        for fault in check_command(command):
             raise fault
         if test_only:
             command.insert(1, scheduler.test_option)
@@ -206,13 +208,13 @@ def hand_over(
         return subprocess.run(command, env=submission.environment, stdout=output, text=True, check=False)
 
 
-def hand_over_for_number(submission: Submission, script: Script) -> str:
+def submit_for_job_number(submission: Submission, script: Script) -> str:
     """Submit the job and return its number; "" if the scheduler rejected it and printed the reason.
 
     Raises:
         JobgenError: if the scheduler's command is not on PATH, or prints no job number.
     """
-    done = hand_over(submission, script, capture=True)
+    done = run_submit_command(submission, script, capture=True)
     if done.returncode:
         return ""
     words = [word.partition(";")[0] for word in done.stdout.split()]  # sbatch --parsable prints JOB;CLUSTER
@@ -225,7 +227,7 @@ def hand_over_for_number(submission: Submission, script: Script) -> str:
     return number
 
 
-def own_environment(*, inside: bool = False) -> Dict[str, str]:
+def environment_without_job(*, inside: bool = False) -> Dict[str, str]:
     """Return the environment without the variables of the job in which this command runs, if any.
 
     Removed are the variables that the job's script exported (see lib/job.bash) and, unless ``inside``, those that the
@@ -248,7 +250,7 @@ def _show_settings(submission: Submission) -> None:
         note(f"{setting.name}={value} ({setting.source})")
 
 
-def _copy_of(submission: Submission) -> Tuple[Path, Path]:
+def _config_paths(submission: Submission) -> Tuple[Path, Path]:
     """Return the configuration file and the path that the job reads; they differ if jobgen must copy its own file."""
     job, environment = submission.job, submission.environment
     path = Path(environment.get("SLIPWAY_CONFIG") or job.spec.config)
@@ -256,7 +258,7 @@ def _copy_of(submission: Submission) -> Tuple[Path, Path]:
     return (find_config(path) if reads else path), path
 
 
-def _of_copy(found: Path, path: Path) -> Iterator[JobgenError]:
+def _check_copy(found: Path, path: Path) -> Iterator[JobgenError]:
     """Yield an error if permissions do not allow copying ``found`` to ``path``."""
     folder = path.parent if os.path.lexists(path.parent) else path.parent.parent
     if found != path and not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):

@@ -15,7 +15,7 @@ from jobgen.render.script import NOTHING, render
 from jobgen.resolve.load import divide, load
 from jobgen.resolve.resolve import resolve
 from jobgen.schedulers import scheduler_names, scheduler_of
-from slipway.base.bounded_read import read_start
+from slipway.base.bounded_read import read_head
 
 LIMIT = 1 << 20
 """Bytes that a script may have: with the library inside, four times the longest."""
@@ -108,7 +108,7 @@ def _compare(path: Path, parse: Callable[[List[str]], Any]) -> Stale:
     from difflib import unified_diff  # noqa: PLC0415 -- rendering needs none of it
 
     try:
-        text = read_start(str(path), limit=LIMIT).decode(errors="replace")
+        text = read_head(str(path), limit=LIMIT).decode(errors="replace")
     except (OSError, ValueError) as error:
         raise JobgenError("cannot-read", f"cannot read {path}: {getattr(error, 'strerror', error)}.") from error
     command = origin_of(text)

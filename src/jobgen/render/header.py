@@ -38,18 +38,18 @@ BY_ITSELF = (
 BY_HAND = "Never by this script: it prints the command that continues the run."
 NOTHING: Mapping[str, List[str]] = MappingProxyType({})
 NEVER = ("time limit, or too few nodes", "nothing: the log shows the command that continues the run", "")
-DOWNLOADS = ", and with SLIPWAY_VENV=local, unless SLIPWAY_WHEELHOUSE is set, on each node what containers/ pins"
+DOWNLOADS = "; on each node the pinned packages, if SLIPWAY_VENV=local without SLIPWAY_WHEELHOUSE"
 BUILT = {
-    "image": "The image SLIPWAY_IMAGE, of 0.5 GB (SLIPWAY_VARIANT=cpu), 3.1 GB (cuda) or 4.1 GB (cuda12), in place of "
-    "an older one, and until it is whole a folder SLIPWAY_IMAGE.JOB.RANDOM beside it (mode 700), which stays "
-    "after SIGKILL.",
-    "venv": "An environment SLIPWAY_VENV.DATE-PID, of 5 to 7 GB with CUDA, to which the link SLIPWAY_VENV leads; older "
-    "environments stay, and one that SIGKILL left unfinished; the log names them.",
+    "image": "The image SLIPWAY_IMAGE: 0.5 GB (SLIPWAY_VARIANT=cpu), 3.1 GB (cuda) or 4.1 GB (cuda12). It replaces an "
+    "older one. During the build, a folder SLIPWAY_IMAGE.JOB.RANDOM beside it (mode 700), which stays after "
+    "SIGKILL.",
+    "venv": "An environment SLIPWAY_VENV.DATE-PID, of 5 to 7 GB with CUDA; SLIPWAY_VENV is a link to it. Older "
+    "environments stay, also one that SIGKILL left unfinished; the log lists them.",
 }
 """What a job that builds leaves on the shared disk."""
-ROOM = {"image": "up to 12 GB (cpu) or 40 GB", "venv": "among them pip's downloads"}
+ROOM = {"image": "up to 12 GB (cpu) or 40 GB", "venv": "including pip's downloads"}
 """What it needs on the local one."""
-WATCHING = "; for that watch_gpus.sh asks the driver{where} every 10 s how busy its GPUs are"
+WATCHING = "; watch_gpus.sh queries the driver{where} every 10 s for the GPUs' utilization"
 CLEAN_UP = ("EVENT", "RUN_DIR", "DISK OF FIRST NODE", "DISKS OF OTHER NODES")
 RESTART = ("EVENT", "STARTED AGAIN BY", "AT MOST")
 WIDTHS = {"Clean-up": (31, 7, 21, 21), "Restart": (31, 21, 30)}
@@ -152,7 +152,7 @@ def origin(job: Job) -> str:
             lines.append(line.rstrip())
             line = f"# {'':<{LABELS}}    "
         line += f"{word} "
-    made = f"By jobgen {VERSION}. Do not edit: change those two files, and run it again."
+    made = f"By jobgen {VERSION}. Do not edit: change those two files and run the command again."
     return "\n".join([*lines, line.rstrip(), f"# {'':<{LABELS}}{made}"])
 
 

@@ -60,7 +60,7 @@ def _function(job: Job, backend: str) -> str:
         start, inside = launcher.one_per_node(job), [PYTHON]
     else:
         start, inside = launcher.one_per_rank(job, named=way == "named"), [PYTHON]
-    is_launchers = bool(container_of(job.site.container).of_launcher)
+    is_launchers = bool(container_of(job.site.container).launcher_of_container)
     naming = [IN_CONTAINER, *start.naming] if is_launchers else [*start.naming, IN_CONTAINER]
     watched = job.site.accelerator == "nvidia" and job.spec.device != "cpu"
     layers = [*start.launch, *naming, *([WATCH_GPUS] if watched else []), *inside]

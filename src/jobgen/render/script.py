@@ -26,22 +26,23 @@ BESIDE_SETTINGS = 45
 BESIDE_CALLS = 33
 """Columns from which comments stand, where what they are about is shorter."""
 UNSET = """\
-# Not what the environment holds under names that this script may leave unset.
+# Ignore inherited variables that have the names of this script's own.
 unset -v run_dir restarted interactive slurm_record kept_folder kept_settings private_group \\
     sigterm_at bound_backends numa_binding site_downloads container_options"""
 SIGNALS = """\
-# Until catch_signals a signal ends the script, and a SIGTERM is noted, as in a requeued job it can
-# be for the earlier run; so is the time, for the script that goes on as job.sh.
+# Until catch_signals, SIGUSR1, SIGINT and SIGHUP end the script. A SIGTERM is only recorded: a
+# requeued job can receive the one sent to its previous run. The time and the SIGTERM are passed to
+# RUN_DIR/job.sh if that replaces this script.
 end_early() { # CODE SLUG SENTENCE
     echo "$script_name: error[$2]: $3 before training began" >&2 || :
     exit "$1"
 }
-trap 'end_early 78 time-too-short "the time limit came"' USR1
+trap 'end_early 78 time-too-short "the time limit was reached"' USR1
 trap 'end_early 75 stopped-early "ended by a signal"' INT HUP
 sigterm_at=''
 [[ ${slipway_began:-} != "$$ "* ]] || read -r _ SECONDS sigterm_at <<<"$slipway_began"
 unset -v slipway_began
-trap 'sigterm_at=0' TERM # not $SECONDS: it runs when what the script waits for has ended"""
+trap 'sigterm_at=0' TERM # not $SECONDS: Bash runs a trap after the current command"""
 """Of scripts that train; one that builds just ends."""
 NOTHING: Mapping[str, str] = MappingProxyType({})
 Call = Tuple[str, str]
@@ -130,33 +131,33 @@ def _calls(job: Job, scheduler: Scheduler) -> List[Call]:
     arguments = '--selftest "$@"' if spec.task == "selftest" else '"$@"'
     rows: List[Call] = []
     if scheduler.one_machine:
-        rows.append(("choose_container", "USE_CONTAINER, where it is empty"))
-    rows.append(("check_settings", "every setting by its pattern; makes paths absolute"))
-    rows.append((command(["check_backend", *backends(job)]), "what BACKEND can be in this script"))
+        rows.append(("choose_container", "sets USE_CONTAINER if it is empty"))
+    rows.append(("check_settings", "checks each setting; makes paths absolute"))
+    rows.append((command(["check_backend", *backends(job)]), "values of BACKEND for this script"))
     rows += _load_modules(job)
-    rows.append(("check_inputs", "-> image, venv, data; nothing has been written before"))
+    rows.append(("check_inputs", "-> image, venv, data; nothing is written before this"))
     rows.append(("find_allocation", _allocation(job, scheduler)))
     mode = " 750" if site.group_readable else ""
     rows.append((f"open_run_folder{mode}", "-> RUN_DIR, attempt; makes RUN_DIR/logs/ATTEMPT"))
     if spec.client:
-        rows.append(("request_nodes", "-> nodes, head_node, world_size: those that Dask has got"))
+        rows.append(("request_nodes", "-> nodes, head_node, world_size: the nodes that Dask got"))
     rows.append(("make_scratch", "-> scratch: a new private folder on each local disk"))
-    rows.append(("stage_to_local_disk", "-> image, data: copies there, with SLIPWAY_STAGE=1 only"))
-    rows.append(("build_local_venv", "-> venv: made on each local disk, with SLIPWAY_VENV=local only"))
+    rows.append(("stage_to_local_disk", "-> image, data: copies on local disks if SLIPWAY_STAGE=1"))
+    rows.append(("build_local_venv", "-> venv: on each local disk if SLIPWAY_VENV=local"))
     rows += _container(job, "RUN_DIR")
     if scheduler.one_machine:
-        rows.append(("count_ranks", "-> ranks_per_node, world_size: one a GPU, or two on the CPU"))
+        rows.append(("count_ranks", "-> ranks_per_node, world_size: one per GPU, or two on CPUs"))
     if not scheduler.takes_arguments:
-        rows += [("read_arguments", "-> arguments: those in SLIPWAY_ARGS"), _ARGUMENTS]
-    rows.append(("export_rank_environment", "exports threads, cache folders and the plan to the ranks"))
-    rows.append((f"choose_program {arguments}", "-> program: the trainer, or your script"))
+        rows += [("read_arguments", "-> arguments, from SLIPWAY_ARGS"), _ARGUMENTS]
+    rows.append(("export_rank_environment", "exports thread counts, cache folders and the plan"))
+    rows.append((f"choose_program {arguments}", "-> program: the trainer or your script"))
     if spec.mpi:
         probe = launcher_of(job.launcher).mpi_probe
-        rows.append((command(["check_mpi", *probe]), "exports the MPI that starts the ranks, for the preflight"))
+        rows.append((command(["check_mpi", *probe]), "exports the launcher's MPI, which the preflight compares"))
     elif spec.backend != "single":
-        rows.append(("choose_rendezvous", "exports where the ranks meet: MASTER_ADDR, MASTER_PORT"))
-    rows.append(("preflight", "a short step on every node that finds what is wrong"))
-    rows.append(('save_job_script "$@"', "writes RUN_DIR/job.sh, which continues the run"))
+        rows.append(("choose_rendezvous", "exports MASTER_ADDR and MASTER_PORT"))
+    rows.append(("preflight", "checks every node before the launch"))
+    rows.append(('save_job_script "$@"', "writes RUN_DIR/job.sh, which resumes the run"))
     return rows
 
 
@@ -174,25 +175,25 @@ _ARGUMENTS: Call = ('[ ${#arguments[@]} -eq 0 ] || set -- "${arguments[@]}"', ""
 
 def _finish(job: Job) -> List[Call]:
     what = {
-        "requeue": "exit code by the verdict; requeues after a time limit",
-        "chain": "exit code by the verdict; submits the next job after a time limit",
-        "restart": "exit code by the verdict; asks for nodes again after a time limit",
-        "none": "exit code by the verdict",
+        "requeue": "exits by the verdict; requeues after a time limit",
+        "chain": "exits by the verdict; submits the next job after a time limit",
+        "restart": "exits by the verdict; requests nodes again after a time limit",
+        "none": "exits by the verdict",
     }[job.resume]
-    launch = ('run_step "launch_$BACKEND"', "the launch, until it ends; passes on the scheduler's signals")
+    launch = ('run_step "launch_$BACKEND"', "runs the launch; forwards the scheduler's signals")
     if not job.spec.client:
-        why = "the launch, until it ends; again if ranks or nodes have died"
+        why = "runs the launch; again if ranks or nodes died"
         launch = ('run_attempts "launch_$BACKEND"', why)
     return [launch, (f"finish {job.resume}", what)]
 
 
 def _build_calls(job: Job) -> List[Call]:
-    rows: List[Call] = [("check_settings", "every setting by its pattern; makes paths absolute")]
+    rows: List[Call] = [("check_settings", "checks each setting; makes paths absolute")]
     rows += _load_modules(job)
     program = "build/image" if job.spec.task == "image" else "build/setup"
-    rows.append((f"check_clone {program}", "it needs the project's folder"))
+    rows.append((f"check_clone {program}", "the build needs a clone of the project"))
     rows.append(("make_build_scratch", "caches and temporary files, removed at the end"))
-    rows.append((f"build_{job.spec.task}", "tries what it has built before that gets its name"))
+    rows.append((f"build_{job.spec.task}", "tests the result before it gets its final name"))
     return rows
 
 
@@ -200,21 +201,21 @@ def _shell_calls(job: Job, words: Sequence[str]) -> List[Call]:
     rows: List[Call] = []
     alone = scheduler_of(job.scheduler).one_machine
     if alone:
-        rows.append(("choose_container", "USE_CONTAINER, where it is empty"))
-    rows.append(("check_settings", "every setting by its pattern; makes paths absolute"))
+        rows.append(("choose_container", "sets USE_CONTAINER if it is empty"))
+    rows.append(("check_settings", "checks each setting; makes paths absolute"))
     rows += _load_modules(job)
     rows += [
-        ("check_inputs", "-> image, venv, data; nothing has been written before"),
+        ("check_inputs", "-> image, venv, data; nothing is written before this"),
         ("find_allocation", "-> cpus, gpus_per_node, head_node"),
-        ("open_output_folder", "where runs are, for the container to see"),
+        ("open_output_folder", "folder of the runs, which the container sees"),
         ("make_scratch", "-> scratch: a new private folder on the local disk"),
-        ("copy_library_to_scratch", "-> lib: a copy there"),
-        ("stage_to_local_disk", "-> image, data: copies there, with SLIPWAY_STAGE=1 only"),
-        ("build_local_venv", "-> venv: made on the local disk, with SLIPWAY_VENV=local only"),
+        ("copy_library_to_scratch", "-> lib: a copy on the local disk"),
+        ("stage_to_local_disk", "-> image, data: copies on local disks if SLIPWAY_STAGE=1"),
+        ("build_local_venv", "-> venv: on the local disk if SLIPWAY_VENV=local"),
         *_container(job, "SLIPWAY_OUTPUT"),
-        *([("plan_ranks", "-> cpus_per_rank: one process, of the user")] if alone else []),
+        *([("plan_ranks", "-> cpus_per_rank, for one process")] if alone else []),
         ("export_job_environment", "exports threads, cache folders and DATA"),
-        (command(["run_command", *words]), "until it ends" if words else "an interactive shell, until it ends"),
+        (command(["run_command", *words]), "the command" if words else "an interactive shell"),
     ]
     return rows
 
@@ -247,7 +248,7 @@ def _load_modules(job: Job) -> List[Call]:
 def _output(job: Job) -> List[Tuple[str, str]]:
     """Return the line of the setting that the run folder depends on."""
     value = Default(job.site.output, "output").in_bash()
-    return [(f': "${{SLIPWAY_OUTPUT:={value}}}"', "run folders are made here; all nodes share it")]
+    return [(f': "${{SLIPWAY_OUTPUT:={value}}}"', "folder of the run folders, shared by all nodes")]
 
 
 def _settings(job: Job) -> List[Tuple[str, str]]:
@@ -259,9 +260,9 @@ def _settings(job: Job) -> List[Tuple[str, str]]:
         if name != "SLIPWAY_OUTPUT"
     ]
     if job.spec.task == "selftest":
-        rows.append(("SLIPWAY_SCRIPT=", "the trainer tests itself"))
+        rows.append(("SLIPWAY_SCRIPT=", "the trainer runs its self-test"))
     if job.spec.task == "shell":
-        rows.append(("BACKEND=single SLIPWAY_RANKS_PER_NODE='' SLIPWAY_SCRIPT=''", "one process, of the user"))
+        rows.append(("BACKEND=single SLIPWAY_RANKS_PER_NODE='' SLIPWAY_SCRIPT=''", "one user process"))
         rows.append(("unset -v SLIPWAY_CONFIG", ""))
     return rows
 
@@ -278,21 +279,25 @@ def _site_lines(job: Job, scheduler: Scheduler) -> str:
     lines: List[Tuple[str, str]] = []
     if job.spec.task not in BUILDS:
         alone = scheduler.one_machine or job.spec.task == "shell"
-        what = "processes start here" if alone else "starts a process on each node"
+        what = "processes start on this machine" if alone else "starts a process on each node"
         lines.append((f"launcher={'local' if alone else job.steps}", what))
         for name in dict.fromkeys((job.steps, job.launcher)):
             lines += launcher_of(name).site_lines(job, scheduler)
         lines += scheduler.site_lines(job)
         if bound := bound_backends(job):
-            lines.append((f"bound_backends=({command(bound)})", "whose ranks each see their own GPUs alone"))
+            lines.append((f"bound_backends=({command(bound)})", "backends whose ranks see only their own GPUs"))
         if job.site.numa_binding and job.spec.task != "shell" and starts_torchrun(job):
-            lines.append((f"numa_binding={job.site.numa_binding}", "ranks on the cores next to their GPU (torchrun)"))
+            lines.append(
+                (f"numa_binding={job.site.numa_binding}", "bind ranks to the cores next to their GPU (torchrun)")
+            )
         if job.site.downloads:
-            lines.append(("site_downloads=1", "what SLIPWAY_VENV=local installs, on each node"))
+            lines.append(("site_downloads=1", "nodes may download packages (SLIPWAY_VENV=local)"))
         runtime = container_of(job.site.container).name
-        lines.append((f"container_runtime={runtime}", "runs SLIPWAY_IMAGE where USE_CONTAINER is 1"))
+        lines.append((f"container_runtime={runtime}", "runs SLIPWAY_IMAGE if USE_CONTAINER=1"))
         if job.site.container_options:
-            lines.append((f"container_options=({command(job.site.container_options)})", "of the container"))
+            lines.append(
+                (f"container_options=({command(job.site.container_options)})", "options of the container runtime")
+            )
     return "\n".join(filter(None, [_commented(lines), _path(job), _exports(job), scheduler.site_text(job)]))
 
 

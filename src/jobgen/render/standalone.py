@@ -9,8 +9,8 @@ from typing import List
 from jobgen.base.paths import data_folder
 
 SOURCE = re.compile(r'^source "(?:\$lib|\$\{BASH_SOURCE\[0\]%/\*\})/(\w+\.bash)"$')
-FIND_LIBRARY = re.compile(r"# The functions called below.*?^(?=source )", flags=re.DOTALL | re.MULTILINE)
-HEAD = "# The library, jobscripts/lib, is inside this script. The job's own calls follow behind it."
+FIND_LIBRARY = re.compile(r"# The script library, with the functions.*?^(?=source )", flags=re.DOTALL | re.MULTILINE)
+HEAD = "# The script library, jobscripts/lib, is inside this script. The job's own calls are after it."
 HELPERS = ("*.py", "*.sh", "*_run.bash", "rank_loop.bash", "stage.bash")
 """Files that nodes run by path: the script writes them into the run folder."""
 

@@ -12,7 +12,7 @@ from jobgen.base.job import JobSpec, Site
 from jobgen.launchers import launcher_names
 from jobgen.runtimes import container_names
 from jobgen.schedulers import scheduler_names
-from slipway.base.bounded_read import read_start
+from slipway.base.bounded_read import read_head
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -27,7 +27,7 @@ LARGEST = 1_000_000
 """Maximum of any number in these files: nodes, GPUs, minutes."""
 AT_LEAST_ONE = ("nodes", "minutes", "cpus_per_gpu", "devices_per_rank")
 """Fields that must be at least 1."""
-LONGEST_NAME = 64
+MAX_NAME_LENGTH = 64
 TYPES = {
     str: "text in quotes",
     int: "a whole number",
@@ -75,11 +75,11 @@ def load(path: str, settings: List[str], kind: Type[T]) -> T:
     for name, value in _values("", table):
         _check(_place(path, settings, name), name, value)
     # a spec's name is also the name of the job, its log and its run folders
-    if kind is JobSpec and not (_is_name(found.name) and len(found.name) <= LONGEST_NAME):
+    if kind is JobSpec and not (_is_name(found.name) and len(found.name) <= MAX_NAME_LENGTH):
         raise JobgenError(
             "bad-value",
             f"{_place(path, settings, 'name')}: name is {_shown(found.name)}: it must start with a letter or digit "
-            f"and have at most {LONGEST_NAME} letters, digits, dots, dashes and underscores.",
+            f"and have at most {MAX_NAME_LENGTH} letters, digits, dots, dashes and underscores.",
         )
     return found
 
@@ -118,7 +118,7 @@ def divide(settings: List[str]) -> Tuple[List[str], List[str]]:
 
 def _read(path: str) -> Dict[str, Any]:
     try:
-        data = read_start(path, limit=LIMIT + 1)
+        data = read_head(path, limit=LIMIT + 1)
     except OSError as error:
         raise JobgenError(
             "cannot-read", f"cannot read {path}: {error.strerror}. See jobscripts/ for examples."

@@ -17,7 +17,7 @@ UNITS = {"M": 1, "G": 1024, "T": 1024 * 1024}
 """MiB per unit of memory, as in Slurm and PBS."""
 MIG_PROFILE = r"(?:^|[_.-])[0-9]g\.[0-9]+gb"
 """Pattern in the GPU type of a MIG slice, such as a100_1g.5gb (NVIDIA's MIG User Guide, device names)."""
-FIELDS_OF_SETTINGS = {
+SITE_FIELD_OF_SETTING = {
     "USE_CONTAINER": "container",
     "SLIPWAY_IMAGE": "image",
     "SLIPWAY_VENV": "venv",
@@ -98,7 +98,7 @@ def _refuse_site(site: Site, scheduler: Scheduler) -> None:
         raise JobgenError("bad-site", f"site {site.name}: gpu_type is only for Slurm: use node_properties with PBS.")
     for name in SETTINGS:
         if name in site.env:
-            field = FIELDS_OF_SETTINGS.get(name)
+            field = SITE_FIELD_OF_SETTING.get(name)
             instead = f"set the field {field}" if field else "set it at submission, for one job"
             raise JobgenError("bad-site", f"site {site.name}: {name} in [env] is a setting of job scripts: {instead}.")
     if "PATH" in site.env:
@@ -112,7 +112,7 @@ def _refuse_site(site: Site, scheduler: Scheduler) -> None:
         )
 
 
-def _here(where: str) -> str:
+def _single_machine_command(where: str) -> str:
     """Return a sentence with the command that trains at a site of one machine."""
     return f"use `jobgen render ddp-local {where} --output ddp.sh && bash ddp.sh`."
 
@@ -123,7 +123,8 @@ def _refuse_client(spec: JobSpec, site: Site, client: Scheduler, where: str) -> 
     if not giver.dask_cluster:
         raise JobgenError(
             "no-scheduler",
-            f"{spec.name} requests nodes from a scheduler, but site {site.name} has none: {_here(where)}",
+            f"{spec.name} requests nodes from a scheduler, but site {site.name} has none: "
+            f"{_single_machine_command(where)}",
         )
     if spec.backend != "ddp" or spec.task != "train":
         raise JobgenError(
@@ -153,11 +154,12 @@ def _refuse_launcher(spec: JobSpec, site: Site, scheduler: Scheduler, launcher: 
             f"--set launcher=ssh.",
         )
     container = container_of(site.container)
-    if container.of_launcher and launcher.name != container.of_launcher:
+    if container.launcher_of_container and launcher.name != container.launcher_of_container:
         raise JobgenError(
             "launcher-conflict",
-            f"{pair}: container = {container.name!r} is an option of {container.of_launcher}, but {launcher.name} "
-            f"starts the ranks: add --set launcher={container.of_launcher} or --set container=none.",
+            f"{pair}: container = {container.name!r} is an option of {container.launcher_of_container}, but "
+            f"{launcher.name} starts the ranks: add --set launcher={container.launcher_of_container} or --set "
+            "container=none.",
         )
     if spec.mpi and not launcher.mpi_probe:
         raise JobgenError(
@@ -186,7 +188,8 @@ def _refuse_spec(spec: JobSpec, site: Site, scheduler: Scheduler, ranks: int, wh
     pair = f"{spec.name} at {site.name}"
     if scheduler.one_machine and (spec.nodes > 1 or spec.placement != "per-node" or spec.mpi):
         raise JobgenError(
-            "no-scheduler", f"{spec.name} needs a scheduler, but site {site.name} is one machine: {_here(where)}"
+            "no-scheduler",
+            f"{spec.name} needs a scheduler, but site {site.name} is one machine: {_single_machine_command(where)}",
         )
     if spec.task == "venv" and (site.venv in {"local", "modules"} or site.venv.startswith("conda:")):
         raise JobgenError(

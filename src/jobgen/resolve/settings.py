@@ -10,11 +10,11 @@ from jobgen.base.shell import default
 from jobgen.schedulers import scheduler_of
 from slipway.base.contract import SETTINGS
 
-OF_SPEC = {"BACKEND", "SLIPWAY_CONFIG", "SLIPWAY_DEVICE", "SLIPWAY_RANKS_PER_NODE", "SLIPWAY_DEVICES_PER_RANK",
+SPEC_SETTINGS = {"BACKEND", "SLIPWAY_CONFIG", "SLIPWAY_DEVICE", "SLIPWAY_RANKS_PER_NODE", "SLIPWAY_DEVICES_PER_RANK",
            "SLIPWAY_MAX_REQUEUES", "SLIPWAY_MAX_RESTARTS", "SLIPWAY_SPARES", "SLIPWAY_SHRINK",
            "SLIPWAY_NODES"}  # fmt: skip
 """Settings whose defaults come from the spec."""
-OF_TRAINING = {"BACKEND", "SLIPWAY_CONFIG", "SLIPWAY_SCRIPT", "SLIPWAY_RANKS_PER_NODE", "SLIPWAY_MAX_REQUEUES",
+TRAINING_SETTINGS = {"BACKEND", "SLIPWAY_CONFIG", "SLIPWAY_SCRIPT", "SLIPWAY_RANKS_PER_NODE", "SLIPWAY_MAX_REQUEUES",
                "SLIPWAY_MAX_RESTARTS", "SLIPWAY_SPARES", "SLIPWAY_SHRINK", "SLIPWAY_NOTIFY",
                "SLIPWAY_PROFILER", "SLIPWAY_ARGS"}  # fmt: skip
 """Settings that jobs of ``jobgen shell`` do not read."""
@@ -78,7 +78,7 @@ def defaults_of(job: Job) -> Dict[str, Default]:
                   "SLIPWAY_HOROVOD": "0", "SLIPWAY_NCCL_PATH": ""}  # fmt: skip
         return {"SLIPWAY_VENV": Default(site.venv, "venv"), **_plain(values), **disk}
     if spec.task == "shell":
-        return {name: value for name, value in _training(job, disk).items() if name not in OF_TRAINING}
+        return {name: value for name, value in _training(job, disk).items() if name not in TRAINING_SETTINGS}
     if spec.task == "image":
         values = {"SLIPWAY_VARIANT": "cuda", "SLIPWAY_BASE_IMAGE": "", "SLIPWAY_BUILD_ARGS": ""}
         return {"SLIPWAY_IMAGE": Default(site.image, "image"), **_plain(values), **disk}
@@ -129,7 +129,7 @@ def _plain(values: Dict[str, str]) -> Dict[str, Default]:
     return {name: Default(value) for name, value in values.items()}
 
 
-def given_in(environment: Mapping[str, str]) -> Dict[str, str]:
+def settings_in(environment: Mapping[str, str]) -> Dict[str, str]:
     """Return the settings in ``environment`` that are not empty."""
     return {name: value for name in SETTINGS if (value := environment.get(name))}
 
@@ -139,7 +139,7 @@ def _source(job: Job, name: str, default: Default) -> str:
     if name == "USE_CONTAINER" or default.field:
         field = default.field or "container"
         return f"site {job.site.name}" if getattr(job.site, field) != getattr(SITE, field) else "default"
-    return f"spec {job.spec.name}" if name in OF_SPEC else "default"
+    return f"spec {job.spec.name}" if name in SPEC_SETTINGS else "default"
 
 
 def settings_of(job: Job, environment: Mapping[str, str]) -> List[Resolved]:

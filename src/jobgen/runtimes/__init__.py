@@ -27,7 +27,7 @@ class Container:
     """Library file with its functions."""
     gpu_options: ClassVar[Dict[str, Tuple[str, ...]]] = {"nvidia": (), "amd": ()}
     """Options that give the container a node's GPUs and their driver."""
-    of_launcher = ""
+    launcher_of_container = ""
     """Launcher whose options start the container; "": the runtime is a command that any launcher can start."""
     runs_sif = False
     """Whether it runs a SIF, which ``image_build.job`` builds."""

@@ -13,7 +13,7 @@ class Pyxis(Container):
 
     name = "pyxis"
     library = "pyxis"
-    of_launcher = "srun"
+    launcher_of_container = "srun"
     needs = "Pyxis 0.11"
 
     def words(self, options: List[Word]) -> List[Word]:

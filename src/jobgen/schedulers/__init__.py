@@ -169,12 +169,12 @@ class Scheduler:
         return {}
 
 
-def range_of(tasks: int, at_once: int) -> str:
+def array_range(tasks: int, at_once: int) -> str:
     """Return the index range of an array in the schedulers' syntax, such as 0-11%2."""
     return f"0-{tasks - 1}" + (f"%{at_once}" if at_once else "")
 
 
-def array_reason(at_once: int) -> str:
+def array_directive_reason(at_once: int) -> str:
     """Return the reason of the array directive."""
     return f"one task per trial; at most {at_once} at the same time" if at_once else "one task per trial"
 

@@ -17,12 +17,12 @@ from jobgen.base.errors import JobgenError
 from jobgen.base.job import BUILDS, Job, Option
 from jobgen.base.queue import JobId, Phase, Seen, ask
 from jobgen.base.shell import Expansion, Word, one_line, words_of
-from jobgen.schedulers import Array, Contract, Directive, Scheduler, array_reason, range_of
+from jobgen.schedulers import Array, Contract, Directive, Scheduler, array_directive_reason, array_range
 
-NAME = "names the log; one log of output and errors; again after the loss of a node"
-NODES = "any number of nodes, with GPUs, and cores for threads and data loaders; time of an attempt"
+NAME = "name of the log; one log for output and errors; start again after the loss of a node"
+NODES = "any number of nodes, their GPUs, cores for threads and data loaders; time limit of one start"
 SHELL = "otherwise the login shell, perhaps tcsh, would read this script"
-SITE = "asked for by the site"
+SITE = "set by the site file"
 REASONS = {
     "S": SHELL,
     "N": NAME,
@@ -43,11 +43,11 @@ BATCH_OPTIONS = {"S", "e", "j", "k", "o", "r"}
 
 IDENTITY = """\
 if [ -z "${PBS_JOBID:-}" ]; then
-    echo "$script_name: error[no-nodes]: this is no job of PBS: submit it with qsub, or" \\
+    echo "$script_name: error[no-nodes]: this is not a PBS job: submit it with qsub, or" \\
         "run it inside qsub -I" >&2 || :
     exit 78
 fi
-interactive=1 # inside qsub -I, where each start of this script is a run of its own
+interactive=1 # inside qsub -I, each start of this script is a separate run
 [ "${PBS_ENVIRONMENT:-}" = PBS_INTERACTIVE ] || interactive=''
 cd -- "$PBS_O_WORKDIR" 2>/dev/null || { # PBS starts in the home folder
     echo "$script_name: error[cannot-read]: cannot enter ${PBS_O_WORKDIR@Q}, from where this job" \\
@@ -55,11 +55,11 @@ cd -- "$PBS_O_WORKDIR" 2>/dev/null || { # PBS starts in the home folder
     exit 78
 }
 submit_folder=$PWD
-job_id=${PBS_JOBID%%.*} # 12[1] of an array becomes 12_1, as brackets match file names
+job_id=${PBS_JOBID%%.*} # 12[1] of an array becomes 12_1: brackets are glob patterns
 job_id=${job_id/[/_}
 job_id=${job_id%]}
-# Empty in a new job, though one had its number before: PBS counts how often it began. Asked twice,
-# as a SIGTERM ends qstat too.
+# Unset in a new job (job numbers can be reused): PBS counts the starts. Query twice, as a SIGTERM
+# ends qstat too.
 restarted=''
 for nap in 0 1; do
     sleep "$nap" || :
@@ -69,7 +69,7 @@ for nap in 0 1; do
     break
 done"""
 RESTARTED = """\
-[ -n "$record" ] || # PBS is silent: it was, if this job began an attempt here within 30 days
+[ -n "$record" ] || # PBS does not answer: 1 if this job began an attempt here within 30 days
     restarted=$(find -- "$run_dir/logs/" -path "*/job" -mtime -30 -exec grep --quiet \\
         --line-regexp "pbs $job_id\\( ${PBS_JOBID#*.}\\)\\?" {} \\; -printf 1 -quit 2>/dev/null) || :"""
 CONTRACT = Contract(
@@ -215,7 +215,7 @@ class PBS(Scheduler):
         """Add -J (Torque: -t). OpenPBS accepts only arrays whose jobs are rerunnable (qsub(1B), -J)."""
         torque = job.site.pbs == "torque"
         again = job if torque else msgspec.structs.replace(job, options={**job.options, "r": "y"})
-        row = (f"#PBS -{'t' if torque else 'J'} {range_of(tasks, at_once)}", array_reason(at_once))
+        row = (f"#PBS -{'t' if torque else 'J'} {array_range(tasks, at_once)}", array_directive_reason(at_once))
         return Array([*self.directives(again), row], "$PBS_ARRAYID" if torque else "$PBS_ARRAY_INDEX")
 
     def submission(self, path: str, arguments: List[str]) -> List[str]:  # noqa: ARG002 -- they are in the script

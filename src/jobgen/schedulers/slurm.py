@@ -10,15 +10,15 @@ from jobgen.base.errors import JobgenError
 from jobgen.base.job import BUILDS, Job, Option
 from jobgen.base.queue import JobId, Phase, Seen, ask
 from jobgen.base.shell import one_line, quote, words_of
-from jobgen.schedulers import Array, Contract, Directive, Scheduler, array_reason, range_of
+from jobgen.schedulers import Array, Contract, Directive, Scheduler, array_directive_reason, array_range
 
 REASONS = {
     "job-name": "what squeue shows",
-    "account": "who pays",
-    "nodes": "any number: the script counts them",
-    "time": "from one start of the job to the next",
-    "no-kill": "a lost node does not end the job: see above",
-    "requeue": "lets it return to the queue: see above",
+    "account": "account to charge",
+    "nodes": "any number; the script counts them",
+    "time": "limit of one start; a requeue starts anew",
+    "no-kill": "a lost node does not end the job",
+    "requeue": "allows requeues: see Restart above",
     "open-mode": "one log for all attempts",
 }
 """Reason of each directive; options that are not listed come from the site."""
@@ -32,14 +32,14 @@ BATCH_OPTIONS = {"array", "batch", "error", "export", "export-file", "get-user-e
 EARLY_SECONDS = 60
 """Seconds by which Slurm may send its warning too early (sbatch(1), --signal)."""
 IDENTITY = r"""if [ -z "${SLURM_JOB_ID:-}" ]; then
-    echo "$script_name: error[no-nodes]: this is no job of Slurm: submit it with sbatch, or" \
+    echo "$script_name: error[no-nodes]: this is not a Slurm job: submit it with sbatch, or" \
         "run it inside salloc" >&2 || :
     exit 78
 fi
-# The job as Slurm itself knows it: one that was submitted from inside another job inherits what the
-# environment says of that one, such as the task of an array. Asked twice, as a SIGTERM ends
-# scontrol too, and for a minute where the run of a requeued task of an array is to be found; but
-# after a SIGTERM only once more, and for less than Slurm's KillWait.
+# Slurm's own record of this job, as a job that was submitted inside another job inherits variables
+# of that one, such as SLURM_ARRAY_TASK_ID. Query twice, as a SIGTERM ends scontrol too; up to a
+# minute for a requeued array task, whose run must be found; after a SIGTERM only once more, and for
+# less than Slurm's KillWait.
 for nap in 0 0 ${SLURM_ARRAY_JOB_ID:+${SLURM_RESTART_COUNT:+10 10 10 10 10 10}}; do
     sleep "$nap" || :
     limit=60
@@ -51,18 +51,18 @@ done
 job_id=$SLURM_JOB_ID
 [[ ! $slurm_record =~ ^JobId=[0-9]+\ ArrayJobId=([0-9]+)\ ArrayTaskId=([0-9]+)\  ]] ||
     job_id=${BASH_REMATCH[1]}_${BASH_REMATCH[2]}
-restarted=${SLURM_RESTART_COUNT:-} # empty in a new job, though one had its number before
+restarted=${SLURM_RESTART_COUNT:-} # unset in a new job (job numbers can be reused)
 [[ ! $slurm_record =~ \ Restarts=([0-9]+)\  ]] || restarted=${BASH_REMATCH[1]#0}
-interactive=1 # inside salloc, where each start of this script is a run of its own
+interactive=1 # inside salloc, each start of this script is a separate run
 [ "${ENVIRONMENT:-}" != BATCH ] || [[ $slurm_record == *" BatchFlag=0 "* ]] || interactive=''
-submit_folder=${SLURM_SUBMIT_DIR:-$PWD} # not simply $PWD: where it is missing, Slurm goes to /tmp"""
+submit_folder=${SLURM_SUBMIT_DIR:-$PWD} # not $PWD: if the folder is missing, Slurm uses /tmp"""
 SCRIPT_PATH = """\
 script=$(realpath -- "$0")
-if [[ $script == */slurm_script ]]; then # Slurm's copy: Command= names the original, with arguments
+if [[ $script == */slurm_script ]]; then # a copy; Command= has the original path and arguments
     script=$(sed --quiet 's/^ *Command=//p' <<<"$slurm_record")
     script=${script%"${*:+ $*}"}
     [[ $script == /* ]] && script=$(realpath --canonicalize-missing -- "$script") ||
-        script=$0 # no record, or a script from standard input
+        script=$0 # no record, or the script was read from standard input
 fi"""
 CONTRACT = Contract(
     stop="scancel JOB: the ranks get SIGTERM and save within the site's KillWait@{torchrun}. The job ends and is not "
@@ -207,7 +207,7 @@ class Slurm(Scheduler):
 
     def array(self, job: Job, *, tasks: int, at_once: int) -> Array:
         """Return the directives with --array added."""
-        row = (f"#SBATCH --array={range_of(tasks, at_once)}", array_reason(at_once))
+        row = (f"#SBATCH --array={array_range(tasks, at_once)}", array_directive_reason(at_once))
         return Array([*self.directives(job), row], "$SLURM_ARRAY_TASK_ID")
 
     def submission(self, path: str, arguments: List[str]) -> List[str]:

@@ -16,12 +16,12 @@ def read_whole(path: Union[str, Path]) -> bytes:
     """Return the complete content of a file.
 
     Raises:
-        OSError: as for ``read_start``.
+        OSError: as for ``read_head``.
     """
     return _read(path, limit=-1)[0]
 
 
-def read_start(path: Union[str, Path], *, limit: int) -> bytes:
+def read_head(path: Union[str, Path], *, limit: int) -> bytes:
     """Return the first ``limit`` bytes of a file.
 
     Raises:
@@ -30,11 +30,11 @@ def read_start(path: Union[str, Path], *, limit: int) -> bytes:
     return _read(path, limit=limit)[0]
 
 
-def read_end(path: Union[str, Path], *, limit: int) -> Tuple[bytes, bool]:
+def read_tail(path: Union[str, Path], *, limit: int) -> Tuple[bytes, bool]:
     """Return the last ``limit`` bytes of a file, and whether they are the complete file.
 
     Raises:
-        OSError: as for ``read_start``.
+        OSError: as for ``read_head``.
     """
     return _read(path, limit=limit, from_end=True)
 
@@ -43,9 +43,9 @@ def open_regular(path: Union[str, Path]) -> BinaryIO:
     """Open a regular file for reading bytes.
 
     Raises:
-        OSError: as for ``read_start``.
+        OSError: as for ``read_head``.
     """
-    file = open(path, "rb", opener=open_without_waiting)  # noqa: SIM115 -- the caller closes it
+    file = open(path, "rb", opener=open_nonblocking)  # noqa: SIM115 -- the caller closes it
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise OSError(errno.EINVAL, "Not a regular file", str(path))
@@ -60,6 +60,6 @@ def _read(path: Union[str, Path], *, limit: int, from_end: bool = False) -> Tupl
         return file.read(limit), start == 0
 
 
-def open_without_waiting(path: str, flags: int) -> int:
+def open_nonblocking(path: str, flags: int) -> int:
     """Open a file without waiting for the other end of a FIFO; for the ``opener`` argument of ``open``."""
     return os.open(path, flags | os.O_NONBLOCK, 0o666)

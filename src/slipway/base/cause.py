@@ -21,7 +21,7 @@ _left: list[Path] = []
 """Files that this process has written and not withdrawn."""
 
 
-def leave_cause(error: SlipwayError, *, folder: str | Path | None, variables: Mapping[str, str]) -> None:
+def write_cause(error: SlipwayError, *, folder: str | Path | None, variables: Mapping[str, str]) -> None:
     """Write the cause file if the exit code of ``error`` is in CAUSE_CODES and this rank has not trained yet.
 
     The first rank wins. Without a job script, which creates logs/N, nothing is written. Write errors are ignored.
@@ -47,7 +47,7 @@ def leave_cause(error: SlipwayError, *, folder: str | Path | None, variables: Ma
         _left.append(path)
 
 
-def withdraw_cause() -> None:
+def remove_cause() -> None:
     """Remove this process's cause file, because its script caught the error and continues."""
     while _left:
         with contextlib.suppress(OSError):

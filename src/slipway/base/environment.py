@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 from slipway.base.contract import EXIT_STOPPED
 from slipway.base.errors import (
-    AloneError,
     AttemptNumberError,
-    RanksContradictoryError,
-    RanksNotNamedError,
+    InvalidRankVariablesError,
+    MissingRankVariablesError,
     RendezvousError,
+    SingleProcessError,
     WorldSizeError,
 )
 from slipway.base.stop import Reason
@@ -36,7 +36,7 @@ class World(NamedTuple):
         return self.rank == 0
 
     @property
-    def is_first_of_node(self) -> bool:
+    def is_local_root(self) -> bool:
         """Whether this is local rank 0, which does the work that is needed once on each node."""
         return self.local_rank == 0
 
@@ -167,19 +167,19 @@ class Environment:
         """Return the world that RANK, WORLD_SIZE and LOCAL_RANK describe; ``local_size`` is not set yet.
 
         Raises:
-            RanksNotNamedError: if a variable is missing.
-            RanksContradictoryError: if a variable is not a number, or is out of range.
+            MissingRankVariablesError: if a variable is missing.
+            InvalidRankVariablesError: if a variable is not a number, or is out of range.
         """
         env = self.variables
         if missing := [name for name in RANK_VARIABLES if name not in env]:
-            raise RanksNotNamedError(needed=", ".join(RANK_VARIABLES), missing=", ".join(missing))
+            raise MissingRankVariablesError(needed=", ".join(RANK_VARIABLES), missing=", ".join(missing))
         values = ", ".join(f"{name}={env[name]}" for name in RANK_VARIABLES)
         try:
             rank, size, local_rank = (int(env[name]) for name in RANK_VARIABLES)
         except ValueError:
-            raise RanksContradictoryError(values=values, rule="these must be whole numbers") from None
+            raise InvalidRankVariablesError(values=values, rule="these must be whole numbers") from None
         if not (0 <= rank < size and 0 <= local_rank <= rank):
-            raise RanksContradictoryError(values=values, rule="0 <= LOCAL_RANK <= RANK < WORLD_SIZE must hold")
+            raise InvalidRankVariablesError(values=values, rule="0 <= LOCAL_RANK <= RANK < WORLD_SIZE must hold")
         return World(rank, size, local_rank)
 
     def check_size(self, size: int) -> None:
@@ -188,11 +188,11 @@ class Environment:
         N copies of "rank 0 of 1" would each train alone and overwrite each other's files.
 
         Raises:
-            AloneError: if the world has one process, but a launcher started several.
+            SingleProcessError: if the world has one process, but a launcher started several.
             WorldSizeError: if the world size differs from the planned one.
         """
         if size == 1 and (found := self.siblings):
-            raise AloneError(variable=found.variable, value=found.value, launcher=found.launcher)
+            raise SingleProcessError(variable=found.variable, value=found.value, launcher=found.launcher)
         if self.planned_size and self.planned_size != str(size):
             raise WorldSizeError(size=size, planned=self.planned_size)
 

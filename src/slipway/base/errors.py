@@ -11,7 +11,7 @@ from slipway.base.contract import STALE
 from slipway.base.slugs import EXIT_FAILED, SLUGS
 from slipway.base.third_party_errors import lost_peer, lost_worker, os_error_numbers
 
-NO_WRITES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
+PERMANENT_WRITE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
 """Error numbers of a file system that accepts no writes until the user acts; others (EIO, ESTALE) may pass."""
 
 
@@ -115,21 +115,21 @@ class AttemptNumberError(RunError):
     template = "{variable}={value!r} must be a whole number."
 
 
-class RanksNotNamedError(RunError):
+class MissingRankVariablesError(RunError):
     """No variable defines this process's rank."""
 
     name = "ranks-not-named"
     template = "several ranks require {needed}, but these are not set: {missing}."
 
 
-class RanksContradictoryError(RunError):
+class InvalidRankVariablesError(RunError):
     """The variables that define the rank are inconsistent."""
 
     name = "bad-rank-variables"
     template = "invalid rank variables {values}: {rule}."
 
 
-class AloneError(RunError):
+class SingleProcessError(RunError):
     """The world has one process, but its launcher started several."""
 
     name = "separate-processes"
@@ -296,12 +296,12 @@ def reason_of(error: BaseException) -> str:
     return f"{slug_of(error)}: {one_line(explain(error))}"
 
 
-def message_of(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """Return the line that a program prints for ``error`` after its own name: ``error[SLUG]: SENTENCE``."""
-    return labelled("error", slug_of(error), explain(error))
+    return add_label("error", slug_of(error), explain(error))
 
 
-def labelled(kind: Literal["error", "warning"], slug: str, text: str) -> str:
+def add_label(kind: Literal["error", "warning"], slug: str, text: str) -> str:
     """Return ``text`` on one line after kind and slug, such as ``warning[SLUG]: TEXT``."""
     return f"{kind}[{slug}]: {one_line(text)}"
 
@@ -320,8 +320,8 @@ def is_retryable(error: BaseException) -> bool:
     if isinstance(error, SlipwayError):
         return error.retryable
     if isinstance(error, OSError):
-        return error.errno not in NO_WRITES
-    return not any(number in NO_WRITES for number in os_error_numbers(error))
+        return error.errno not in PERMANENT_WRITE_ERRORS
+    return not any(number in PERMANENT_WRITE_ERRORS for number in os_error_numbers(error))
 
 
 def one_line(text: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from slipway.base.bounded_read import open_without_waiting
+from slipway.base.bounded_read import open_nonblocking
 from slipway.base.errors import warn
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ def replace_symlink(link: Path, target: str) -> None:
     sync_folder(link.parent)
 
 
-MOST_UNWRITTEN = 1 << 26
+MAX_UNWRITTEN_BYTES = 1 << 26
 """Maximum bytes that a LineFile buffers while the disk accepts no writes; further lines are lost."""
 
 
@@ -90,14 +90,14 @@ class LineFile:
     def __init__(self, path: Path) -> None:
         """Open ``path`` for appending, and create it if it does not exist."""
         self._path = path
-        self._file = open(path, "ab", buffering=0, opener=open_without_waiting)  # noqa: SIM115 -- until close
+        self._file = open(path, "ab", buffering=0, opener=open_nonblocking)  # noqa: SIM115 -- until close
         self._unwritten = bytearray()
         self._failing = False
         self._lost = 0
 
     def append(self, line: str) -> None:
         """Append ``line``, or keep it in memory if it cannot be written now."""
-        if len(self._unwritten) < MOST_UNWRITTEN:
+        if len(self._unwritten) < MAX_UNWRITTEN_BYTES:
             self._unwritten += line.encode() + b"\n"
         else:
             self._lost += 1

@@ -13,7 +13,7 @@ import math
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
-from slipway.base.bounded_read import read_end
+from slipway.base.bounded_read import read_tail
 
 TRAINED, WAITED, EVALUATED, SAVED, STARTED, LOST = "trained", "waited", "evaluated", "saved", "started", "lost"
 MEANINGS: Dict[str, str] = {
@@ -57,7 +57,7 @@ class Spent(NamedTuple):
 def read_goodput(path: Path) -> List[Spent]:
     """Return the time that each attempt spent; empty if the file cannot be read or has no valid lines."""
     try:
-        return parse_goodput(read_end(path, limit=LIMIT)[0])
+        return parse_goodput(read_tail(path, limit=LIMIT)[0])
     except OSError:
         return []
 
@@ -76,7 +76,7 @@ def parse_goodput(content: bytes) -> List[Spent]:
 
 def describe(attempts: Sequence[Spent]) -> str:
     """Return a one-line summary of ``attempts``; "" if their total time is 0."""
-    sums = sums_of(attempts)
+    sums = seconds_by_part(attempts)
     total = sum(sums.values())
     if not total:
         return ""
@@ -96,7 +96,7 @@ def describe_start(parts: Dict[str, float]) -> str:
     return f"{sum(parts.values()):.1f} s to the first step" + (f" ({longest})" if longest else "")
 
 
-def sums_of(attempts: Sequence[Spent]) -> Dict[str, float]:
+def seconds_by_part(attempts: Sequence[Spent]) -> Dict[str, float]:
     """Return the seconds of each part, over all ``attempts``."""
     return {name: sum(attempt.seconds[name] for attempt in attempts) for name in MEANINGS}
 
@@ -147,12 +147,12 @@ def _lines(content: bytes) -> Iterator[Dict[str, Any]]:
         if not isinstance(line, dict):
             continue
         line.setdefault("attempt", attempt)
-        if _makes_sense(line):
+        if _is_valid_line(line):
             attempt = line["attempt"]
             yield line
 
 
-def _makes_sense(line: Dict[str, Any]) -> bool:
+def _is_valid_line(line: Dict[str, Any]) -> bool:
     if START in line:
         parts = line[START]
         return isinstance(parts, dict) and all(_is_time(seconds) for seconds in parts.values()) and "time" not in line

@@ -89,13 +89,13 @@ def _fault(cuda: ctypes.CDLL, code: int) -> str:
     return f"{(text.value or b'error').decode(errors='replace')} ({code})"
 
 
-def gpus_of_this_machine(timeout: float = 20) -> Optional[Gpus]:
+def query_gpus_in_child(timeout: float = 20) -> Optional[Gpus]:
     """Return this machine's GPUs and their driver; None without a GPU or a working driver."""
-    found = driver_of_this_machine(timeout)
+    found = query_driver_in_child(timeout)
     return found if found and found.capabilities else None
 
 
-def driver_of_this_machine(timeout: float = 20) -> Optional[Gpus]:
+def query_driver_in_child(timeout: float = 20) -> Optional[Gpus]:
     """Return the result of ``find_gpus`` in a child process, because a damaged driver may hang."""
     words = [sys.executable, "-I", __file__]
     try:

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from slipway.base.bounded_read import SMALL, read_start
+from slipway.base.bounded_read import SMALL, read_head
 from slipway.base.contract import HEARTBEAT, LOCK, STALE
 from slipway.base.errors import FolderInUseError, LostFolderError, NotAFileError
 
@@ -54,7 +54,7 @@ class Lock:
             FolderInUseError: if the owner is alive.
             NotAFileError: if a user's file has the name of the lock.
         """
-        _require_ours(self._path)
+        _require_lock_file(self._path)
         while not self._create(self._path):
             owner = self._find_stale_owner(self._path, patience=STALE)
             if owner is not None and self._take_over(owner):
@@ -68,7 +68,7 @@ class Lock:
             FolderInUseError: if the owner is alive.
             NotAFileError: if a user's file has the name of the lock.
         """
-        _require_ours(self._path)
+        _require_lock_file(self._path)
         self._find_stale_owner(self._path, patience=2 * HEARTBEAT)
 
     def check(self) -> None:
@@ -126,7 +126,7 @@ class Lock:
             if first is None or first[0] != owner:
                 limit = patience if owner else min(patience, HALF_WRITTEN)
                 first, deadline = found, time.monotonic() + limit
-            if self._lives_here(owner) or beat != first[1]:
+            if self._is_alive(owner) or beat != first[1]:
                 raise _in_use(path, owner)
             if time.monotonic() > deadline:
                 return owner
@@ -156,9 +156,9 @@ class Lock:
         mine = self._owner
         if mine["job_id"] and owner.get("job_id") == mine["job_id"] and owner.get("attempt", 0) < mine["attempt"]:
             return True
-        return self._is_here(owner) and not self._lives_here(owner)
+        return self._is_here(owner) and not self._is_alive(owner)
 
-    def _lives_here(self, owner: dict[str, Any]) -> bool:
+    def _is_alive(self, owner: dict[str, Any]) -> bool:
         """Return whether ``owner`` is a live process in this process's PID namespace."""
         return self._is_here(owner) and _start_time(owner.get("pid", 0)) == owner.get("pid_start")
 
@@ -199,17 +199,17 @@ def _look(path: Path) -> tuple[dict[str, Any], float] | None:
 def _read(path: Path) -> dict[str, Any] | None:
     """Return the owner in a lock file, {} if the file is incomplete, or None if it does not exist."""
     try:
-        return dict(json.loads(read_start(path, limit=SMALL)))
+        return dict(json.loads(read_head(path, limit=SMALL)))
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, RecursionError):
         return {}
 
 
-def _require_ours(path: Path) -> None:
+def _require_lock_file(path: Path) -> None:
     """Raise NotAFileError if ``path`` is neither a lock nor an incomplete one: ``acquire`` would replace it."""
     with contextlib.suppress(FileNotFoundError):
-        if not START.startswith(read_start(path, limit=len(START)).rstrip(b"\0")):
+        if not START.startswith(read_head(path, limit=len(START)).rstrip(b"\0")):
             raise NotAFileError(path=path, kind="not the lock of a run")
 
 

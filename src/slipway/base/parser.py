@@ -6,7 +6,7 @@ import argparse
 from typing import NoReturn
 
 from slipway.base.contract import EXIT_USAGE
-from slipway.base.errors import labelled
+from slipway.base.errors import add_label
 
 SLUG = "bad-arguments"
 
@@ -16,4 +16,4 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and a one-line error, and exit."""
-        self.exit(EXIT_USAGE, f"{self.format_usage()}{self.prog}: {labelled('error', SLUG, message)}\n")
+        self.exit(EXIT_USAGE, f"{self.format_usage()}{self.prog}: {add_label('error', SLUG, message)}\n")

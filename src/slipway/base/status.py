@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Literal
 
-from slipway.base.bounded_read import SMALL, read_start
+from slipway.base.bounded_read import SMALL, read_head
 from slipway.base.contract import STATUS, verdict_file
 from slipway.base.files import write_atomically, write_json
 from slipway.base.stop import Reason
@@ -69,7 +69,7 @@ def read_status(folder: Path) -> Status | None:
     """
     defaults = dataclasses.asdict(Status(attempt=0, state="running"))
     with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
-        found = dict(json.loads(read_start(folder / STATUS, limit=SMALL)))
+        found = dict(json.loads(read_head(folder / STATUS, limit=SMALL)))
         values = {name: found[name] for name in defaults if name in found}
         if all(type(value) is type(defaults[name]) for name, value in values.items()):
             return Status(**values)

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar
 
-from slipway.base.bounded_read import SMALL, read_start
+from slipway.base.bounded_read import SMALL, read_head
 from slipway.base.contract import EXIT_STOPPED, STOP
 
 
@@ -43,11 +43,11 @@ SIGNALS = {
     signal.SIGTERM: Reason.SIGNAL,
     signal.SIGINT: Reason.SIGNAL,
     signal.SIGHUP: Reason.SIGNAL,  # the terminal was closed
-    signal.SIGRTMAX: Reason.LAUNCHER,  # see follow_launcher
+    signal.SIGRTMAX: Reason.LAUNCHER,  # see stop_if_launcher_dies
 }
 
 
-PATIENT_INTERRUPTS = 2
+MAX_GRACEFUL_SIGINTS = 2
 """Number of SIGINTs that count as requests to stop; the next one ends the process at once."""
 HEARD = b"\ninterrupted: the run will be saved behind this step; the third interrupt ends it at once\n"
 
@@ -55,7 +55,7 @@ HEARD = b"\ninterrupted: the run will be saved behind this step; the third inter
 class StopRequest:
     """Pending request to stop on this rank. Signal handlers only set a flag; the loop acts on it between steps."""
 
-    unmet: ClassVar[Reason] = Reason.NONE
+    carried_over: ClassVar[Reason] = Reason.NONE
     """Request that an earlier session of this process received after its last step, too late to act on it."""
 
     def __init__(self) -> None:
@@ -82,25 +82,25 @@ class StopRequest:
 
         Enter it before ``listen``, and exit it after ``close``. The code that acts on the request must withdraw it.
         """
-        self.reason = self.inherited = StopRequest.unmet
+        self.reason = self.inherited = StopRequest.carried_over
         try:
             yield
         finally:
-            StopRequest.unmet = self.reason
+            StopRequest.carried_over = self.reason
 
     def withdraw(self) -> None:
         """Clear the request, because all ranks stop for it."""
         self.reason = Reason.NONE
 
-    def follow_launcher(self) -> None:
+    def stop_if_launcher_dies(self) -> None:
         """Treat the death of the launcher, the thread that started this process, as a request, until ``close``.
 
         The kernel sends SIGRTMAX for it, which no other program sends.
         """
-        self._on_parents_death = signal_on_parents_death(signal.SIGRTMAX)
+        self._on_parents_death = set_parent_death_signal(signal.SIGRTMAX)
 
     @contextlib.contextmanager
-    def ending_at_once(self, program: str, wait: str) -> Iterator[None]:
+    def exit_on_request(self, program: str, wait: str) -> Iterator[None]:
         """Let a request end the process while a library blocks and Python's signal handlers cannot run.
 
         Use it only where no progress would be lost. A request that arrived earlier also ends the process.
@@ -142,7 +142,7 @@ class StopRequest:
     def close(self) -> None:
         """Restore the previous signal handlers."""
         if self._on_parents_death is not None:
-            signal_on_parents_death(self._on_parents_death)
+            set_parent_death_signal(self._on_parents_death)
             self._on_parents_death = None
         while self._before:
             number, handler = self._before.popitem()
@@ -156,11 +156,11 @@ class StopRequest:
         if self._interrupts == 1 and self.answers:
             with contextlib.suppress(OSError):  # the reader has closed it
                 os.write(2, HEARD)  # at once, as sys.stderr may be in the middle of a write
-        if self._interrupts == PATIENT_INTERRUPTS:
+        if self._interrupts == MAX_GRACEFUL_SIGINTS:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def signal_on_parents_death(number: int) -> int:
+def set_parent_death_signal(number: int) -> int:
     """Set the signal that the kernel sends this process when its parent dies (0: none), and return the previous one.
 
     See prctl(2), PR_SET_PDEATHSIG.
@@ -185,7 +185,7 @@ def read_stop_file(folder: Path) -> tuple[Reason, str]:
     existence, because shared file systems cache for up to a minute that a file was missing.
     """
     try:
-        words = read_start(folder / STOP, limit=SMALL).decode(errors="replace").split()
+        words = read_head(folder / STOP, limit=SMALL).decode(errors="replace").split()
     except OSError:
         return Reason.NONE, ""
     if words[:1] == [Reason.TIME_LIMIT.word]:

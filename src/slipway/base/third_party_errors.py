@@ -68,7 +68,7 @@ def unused_parameters(error: BaseException) -> bool:
     return bool(UNUSED_PARAMETERS.search(str(error)))
 
 
-def operators_missing(error: BaseException) -> bool:
+def is_operator_mismatch(error: BaseException) -> bool:
     """Return whether ``error`` means that torchvision's compiled operators do not match this torch."""
     return bool(NO_OPERATOR.search(str(error)))
 
@@ -86,6 +86,6 @@ def invalid_choice(reason: str) -> Optional[str]:
     return found["value"] if found else None
 
 
-def matches_no_pattern(reason: str) -> bool:
+def is_pattern_mismatch(reason: str) -> bool:
     """Return whether ``reason``, from msgspec, means that a text does not match its pattern."""
     return bool(NO_MATCH.search(reason))

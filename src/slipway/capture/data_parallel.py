@@ -54,8 +54,8 @@ class Replicas:
 
     def fingerprint(self, name: str, state: Mapping[Any, Any]) -> Fingerprint:
         """Return the fingerprint of the values that may differ between ranks in the component ``name``."""
-        of_tensors = name not in self._optimizers or not self._averages(name)
-        return fingerprint(self.own(name, state), of_tensors=of_tensors, restored_in_place=name in self._modules)
+        with_elements = name not in self._optimizers or not self._averages(name)
+        return fingerprint(self.own(name, state), with_elements=with_elements, restored_in_place=name in self._modules)
 
     def averaged(self, name: str, state: Mapping[Any, Any]) -> Fingerprint:
         """Return the fingerprint of a model's parameters that training keeps identical on all ranks."""
@@ -124,7 +124,7 @@ def needs_warm_up(model: object, ranks: int) -> bool:
 
 
 @contextlib.contextmanager
-def without_trace(modules: Iterable[nn.Module]) -> Iterator[None]:
+def undo_pass(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Undo the effects of a forward and a backward pass on ``modules``: clear gradients, restore buffers."""
     modules = list(modules)
     buffers = [(buffer, buffer.detach().clone()) for module in modules for buffer in module.buffers()]

@@ -31,7 +31,7 @@ TREES = "trees"
 
 
 @dataclass
-class Apart:
+class PerRankState:
     """Checkpoint contents that belong to individual ranks."""
 
     facts: dict[str, Any] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Apart:
 
 def collect(
     components: Mapping[str, Stateful], replicas: Replicas, comm: Communicator, *, warned: set[tuple[str, str]]
-) -> Apart:
+) -> PerRankState:
     """Compare ``components`` on all ranks, and gather states that differ from rank 0's; all ranks must call this.
 
     Args:
@@ -72,7 +72,7 @@ def collect(
     limits = {GRADIENTS: memory[0] // (4 * size)}
     unsaved = [name for name in differing if max(found[name][1] for found in by_rank) > limits.get(name, LIMIT)]
     differing = [name for name in differing if name not in unsaved]
-    apart = Apart()
+    apart = PerRankState()
     unlike = [name for name in averaged if any(found[name] != averaged[name] for found in averaged_by_rank)]
     if names := _news("ranks-differ", unlike, warned, comm):
         text = "%s: parameters differ between ranks although their gradients are averaged; rank 0's are saved"
@@ -117,7 +117,7 @@ def _news(slug: str, names: list[str], warned: set[tuple[str, str]], comm: Commu
     return ", ".join(name for _, name in new) if comm.world.is_root else ""
 
 
-def _gather(sent: Mapping[str, Tensor], trees: Mapping[str, Any], comm: Communicator, apart: Apart) -> None:
+def _gather(sent: Mapping[str, Tensor], trees: Mapping[str, Any], comm: Communicator, apart: PerRankState) -> None:
     """Gather the tensors ``sent`` and the state ``trees`` of each rank into ``apart``, on rank 0."""
     copies = {place: tensor.to("cpu", copy=True).contiguous() for place, tensor in sent.items()}
     copies[TREES] = torch.frombuffer(bytearray(json.dumps(trees).encode()), dtype=torch.uint8)

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from slipway.capture.data_parallel import Replicas
-from slipway.capture.per_rank import GRADIENTS, Apart, collect
+from slipway.capture.per_rank import GRADIENTS, PerRankState, collect
 from slipway.capture.world_change import reseed_generators
 from slipway.checkpoint import stateful
 from slipway.checkpoint.fingerprint import fingerprint
@@ -39,7 +39,7 @@ class SavedObjects:
         optimizers = {name: value for name, value in given.items() if hasattr(value, "param_groups")}
         self._replicas = Replicas(modules, optimizers)
         self._gradients = SavedGradients(modules, optimizers)
-        self._apart = Apart()
+        self._apart = PerRankState()
         self._warned: set[tuple[str, str]] = set()
         self._found: Checkpoint | None = None
         self._restored: dict[str, str | None] | None = None
@@ -95,7 +95,7 @@ class SavedObjects:
         """
         self._found = self._restored = None  # training has continued: the restored state is outdated
         self._gradients.wait, self._replicas.within_pass = gradients_wait, within_pass
-        self._apart = Apart()
+        self._apart = PerRankState()
         if self._comm.world.size > 1:
             everything = {**self._parts, GRADIENTS: self._gradients}
             self._apart = collect(everything, self._replicas, self._comm, warned=self._warned)
@@ -105,7 +105,7 @@ class SavedObjects:
         """Return a checkpoint of the components and of the states that ``collect`` gathered; only rank 0 calls this."""
         gradients = {GRADIENTS: self._gradients} if self._gradients.state_dict() else {}
         captured = stateful.capture({**self._parts, **gradients}, header)
-        apart, self._apart = self._apart, Apart()
+        apart, self._apart = self._apart, PerRankState()
         trees = {**captured.header.trees, **apart.trees}
         return Checkpoint({**captured.tensors, **apart.tensors}, captured.header._replace(trees=trees))
 

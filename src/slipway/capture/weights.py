@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from slipway.base.bounded_read import read_start
+from slipway.base.bounded_read import read_head
 from slipway.base.contract import BEST
 from slipway.base.errors import SessionError
 from slipway.checkpoint.format import Checkpoint
@@ -26,7 +26,7 @@ from slipway.state.wrappers import SEGMENTS
 
 SAFE_TORCH = "2.10"
 """The oldest torch whose ``weights_only`` keeps a file from running code (CVE-2026-24747)."""
-NESTS = ("state_dict", "model_state_dict", "model")
+NESTED_KEYS = ("state_dict", "model_state_dict", "model")
 """Keys under which training scripts save a model's state_dict beside other data."""
 
 
@@ -48,7 +48,7 @@ def read_file(path: Path) -> Any:
             "safetensors.torch.save_file(torch.load(path, weights_only=True), 'weights.safetensors')"
         )
     try:
-        read_start(path, limit=1)  # fails for a FIFO, on which the readers would block
+        read_head(path, limit=1)  # fails for a FIFO, on which the readers would block
         return load_file(path) if safetensors else torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # for a damaged file the readers raise many types
         reason = (str(error) or type(error).__name__).splitlines()[0]
@@ -62,7 +62,7 @@ def fitted(content: Any, own: Mapping[str, object]) -> dict[str, Tensor]:
         WeightsError: if ``content`` neither is nor contains a state_dict.
     """
     if isinstance(content, Mapping):
-        nested = (content[key] for key in NESTS if isinstance(content.get(key), Mapping))
+        nested = (content[key] for key in NESTED_KEYS if isinstance(content.get(key), Mapping))
         content = next(nested, content)
     if not (isinstance(content, Mapping) and all(isinstance(value, Tensor) for value in content.values())):
         raise WeightsError("must hold a state_dict: a dictionary of tensors by name, and nothing else.")

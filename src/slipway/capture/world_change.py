@@ -14,11 +14,11 @@ from slipway.checkpoint.stateful import RANKS, Stateful, join
 from slipway.rng.generator_state import GENERATORS, wrapped
 from slipway.rng.seeding import derive
 from slipway.state.model_state import Model
-from slipway.state.module_attributes import ATTRIBUTES, ModuleAttributes, digests_of_generators, names_of
+from slipway.state.module_attributes import ATTRIBUTES, ModuleAttributes, attributes_equal_to, generator_digests
 
 log = logging.getLogger(__name__)
 
-OF_GENERATORS = tuple(GENERATORS.values())
+GENERATOR_COMPONENTS = tuple(GENERATORS.values())
 WITHOUT_TENSORS: Mapping[str, Any] = defaultdict(type(None))
 """Placeholder for the tensors of a state, if only its other contents are read."""
 
@@ -62,7 +62,7 @@ def require_restorable(header: Header, parts: Mapping[str, Stateful], size: int)
 def warn_of_world_size(header: Header, size: int) -> None:
     """Warn of restored attributes that may be the number of ranks that saved the run, if ``size`` differs from it."""
     saved = header.facts.get("world_size", size)
-    if saved != size and (names := names_of(saved, join(WITHOUT_TENSORS, header.trees.get(ATTRIBUTES)))):
+    if saved != size and (names := attributes_equal_to(saved, join(WITHOUT_TENSORS, header.trees.get(ATTRIBUTES)))):
         warn(
             log,
             "rank-state-changed",
@@ -83,12 +83,12 @@ def reseed_generators(header: Header, parts: Mapping[str, Stateful], rank: int) 
 
 def _generators_apart(name: str, part: Stateful, header: Header) -> list[Any]:
     """Return the generators in ``part`` that differed between ranks."""
-    if isinstance(part, OF_GENERATORS):
+    if isinstance(part, GENERATOR_COMPONENTS):
         return [part]
     if not isinstance(part, ModuleAttributes):
         return []
     trees = [header.trees[name], *(tree for _, tree in header.trees[f"{RANKS}{name}"]["dict"])]
-    root, *others = (digests_of_generators(join(WITHOUT_TENSORS, tree)) for tree in trees)
+    root, *others = (generator_digests(join(WITHOUT_TENSORS, tree)) for tree in trees)
     return [
         wrapped(generator)
         for place, generator in part.generators().items()
@@ -102,4 +102,4 @@ def _fits_any_size(name: str, header: Header, part: Stateful | None) -> bool:
         parameters = {key for key, _ in part.module.named_parameters()}
         states = [tree for _, tree in header.trees[f"{RANKS}{name}"]["dict"]]
         return not any(key in parameters for state in states for key, _ in state["dict"])
-    return isinstance(part, (*OF_GENERATORS, ModuleAttributes))
+    return isinstance(part, (*GENERATOR_COMPONENTS, ModuleAttributes))

@@ -1,1 +1,1 @@
-"""Checkpoints: written whole or not at all, verified before use, resumed exactly."""
+"""Checkpoints: written atomically, verified before use, and resumed from exactly."""

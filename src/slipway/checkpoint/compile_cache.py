@@ -1,9 +1,9 @@
-"""What ``torch.compile`` has made in a job, kept in the run folder, so that the next one need not compile it again.
+"""``torch.compile``'s cache in the run folder, so that the next job need not compile again.
 
-Inductor's cache is on the local disk of each node, and is removed at a job's end. Rank 0 keeps that of its node in one
-ZIP archive of the run folder, as shared disks are slow with many small files and may have no flock, which Inductor
-needs. An archive is for one kind of node: kernels are compiled for the CPU that they run on, which is no part of
-Inductor's keys. Outside of jobs nothing is kept: the cache outlasts the run there.
+Inductor's cache is on each node's local disk and is removed at the end of a job. Rank 0 saves its node's cache as one
+ZIP archive in the run folder: shared disks are slow with many small files, and may not support flock, which Inductor
+needs. Each archive is for one kind of node: kernels are compiled for the node's CPU, but Inductor's keys do not include
+the CPU. Outside of jobs nothing is saved, because the cache outlives the run there.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from slipway.base.files import replacing
 log = logging.getLogger(__name__)
 
 SETTLED = 2.0
-"""Seconds without a change after which a file is taken for complete: compilers write them bit by bit."""
+"""Seconds without a change after which a file counts as complete: compilers write files incrementally."""
 MOST = 1 << 30
-"""Bytes of an archive; one that would grow beyond is begun anew, with what this job has used."""
+"""Maximum bytes of an archive; one that would exceed this is replaced by the current cache alone."""
 
 
 class CompiledCode:
-    """Inductor's cache on this node, and what the run folder keeps of it.
+    """Inductor's cache on this node and its archive in the run folder.
 
-    Whatever fails here costs the next attempt time, and is warned of: it does not end a run.
+    Failures here only cost the next attempt time: they cause a warning and do not end the run.
     """
 
     def __init__(self, folder: Path, environment: Environment) -> None:
-        """Keep in the run folder ``folder`` what this process finds in the cache that ``environment`` names."""
+        """Use the run folder ``folder`` and the cache folder in ``environment``; without one, or a job, do nothing."""
         self._cache: Path | None = None
         if environment.attempt and environment.inductor_cache:
             self._cache = Path(environment.inductor_cache)
@@ -54,35 +54,35 @@ class CompiledCode:
 
     @cached_property
     def _archive(self) -> Path:
-        return self._folder / f"{kind_of_node()}.zip"
+        return self._folder / f"{node_fingerprint()}.zip"
 
     def unpack(self, world: World) -> None:
-        """Bring what was kept into the cache, on one rank of each node; to be called before anything compiles."""
-        if self._cache is None or not world.is_first_of_node:
+        """Unpack the archive into the cache, on one rank per node; call this before anything compiles."""
+        if self._cache is None or not world.is_local_root:
             return
         try:
             _unpack(self._archive, self._cache)
         except FileNotFoundError:
             pass
-        except Exception as error:  # noqa: BLE001 -- zlib, zipfile and the disk have many
-            self._is_damaged = not isinstance(error, OSError)  # which may be a full disk here
-            warn(log, "compiled-code-lost", "%s is not used, so torch.compile compiles anew: %s", self._archive, error)
+        except Exception as error:  # noqa: BLE001 -- zlib, zipfile and the disk raise many
+            self._is_damaged = not isinstance(error, OSError)  # an OSError may be a full local disk
+            warn(log, "compiled-code-lost", "cannot use %s, so torch.compile compiles again: %s", self._archive, error)
 
     def save(self, *, settled: float = SETTLED) -> None:
-        """Keep what the cache holds; rank 0 alone calls this.
+        """Add the cache's new files to the archive; only rank 0 calls this.
 
         Args:
-            settled: seconds without a change after which a file is complete; 0 where no rank trains any more.
+            settled: seconds without a change after which a file is complete; 0 after all ranks have stopped training.
         """
         if self._cache is None:
             return
         try:
             self._save(self._cache, time.time() - settled)
-        except Exception as error:  # noqa: BLE001 -- likewise
-            warn(log, "compiled-code-lost", "what torch.compile has made is not kept for the next attempt: %s", error)
+        except Exception as error:  # noqa: BLE001 -- as above
+            warn(log, "compiled-code-lost", "cannot save torch.compile's cache for the next attempt: %s", error)
 
     def _save(self, cache: Path, latest: float) -> None:
-        """Add to the archive the files of ``cache`` that were last changed before ``latest``."""
+        """Add to the archive the files in ``cache`` that were last changed before the time ``latest``."""
         found = {name: size for name, size, changed in _files(cache) if changed <= latest}
         kept = frozenset() if self._is_damaged else _names(self._archive)
         added = sorted(found.keys() - kept)
@@ -104,8 +104,8 @@ class CompiledCode:
         self._is_damaged = False
 
 
-def kind_of_node() -> str:
-    """Return 16 hexadecimal digits that differ where native code might not be the same: by torch, CPU and system."""
+def node_fingerprint() -> str:
+    """Return 16 hexadecimal digits that identify torch, CPU and C library, on which compiled code depends."""
     facts = [torch.__version__, platform.machine(), *platform.libc_ver()]
     with contextlib.suppress(OSError):
         described = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0].splitlines()
@@ -114,7 +114,7 @@ def kind_of_node() -> str:
 
 
 def _files(folder: Path) -> list[tuple[str, int, float]]:
-    """Return name, relative to ``folder``, size in bytes and time of change of all but locks and temporary files."""
+    """Return relative path, size in bytes and modification time of each file, except locks and temporary files."""
     found = []
     for parent, _, names in os.walk(folder):
         for name in names:
@@ -129,7 +129,7 @@ def _files(folder: Path) -> list[tuple[str, int, float]]:
 
 
 def _names(path: Path) -> frozenset[str]:
-    """Return the names in an archive; none if it cannot be used."""
+    """Return the names in an archive; an empty set if it cannot be used."""
     try:
         with _opened(path) as archive:
             return frozenset(archive.namelist())
@@ -139,22 +139,22 @@ def _names(path: Path) -> frozenset[str]:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
-    """Open an archive. It holds native code and pickles: nobody else may be able to write it.
+    """Open an archive. It holds native code and pickles, so only this user may be able to write it.
 
     Raises:
-        PermissionError: if somebody else can.
+        PermissionError: if another user owns the archive, or group or others can write it.
         OSError, BadZipFile: if it cannot be read.
     """
     with open_regular(path) as file:
         status = os.fstat(file.fileno())
         if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise PermissionError("others than its owner, who has to be you, can write it")
+            raise PermissionError("you must own it, and no other user may be able to write it")
         with zipfile.ZipFile(file) as archive:
             yield archive
 
 
 def _unpack(path: Path, cache: Path) -> None:
-    """Bring what the archive ``path`` holds into ``cache``, each file atomically; what is there already stays."""
+    """Unpack the archive ``path`` into ``cache``, each file atomically; existing files stay unchanged."""
     with _opened(path) as archive:
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache, suffix=".tmp") as unpacked:

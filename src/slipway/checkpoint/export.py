@@ -1,4 +1,4 @@
-"""Weights out of a run folder, into a file that plain torch loads."""
+"""Export of a run's weights to a file that plain torch or safetensors loads."""
 
 from __future__ import annotations
 
@@ -23,64 +23,64 @@ from slipway.checkpoint.stateful import join
 from slipway.checkpoint.store import read_best, read_newest
 
 AVERAGE = "ema"
-"""The trainer's average of the weights."""
+"""Name of the trainer's averaged weights."""
 
 
 SAFETENSORS = ".safetensors"
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-"""Error numbers of a file system, or of a limit, that leaves no space."""
+"""Error numbers of a full file system or an exceeded limit."""
 
 
 class ExportError(SlipwayError):
-    """Nothing is written; the message says why."""
+    """Weights cannot be exported; nothing is written."""
 
 
 def export(run: Path, target: Path, *, best: bool, model: str | None) -> str:
-    """Write the weights of a model in the run folder ``run`` to ``target``; return what that was.
+    """Write the weights of a model in the run folder ``run`` to ``target``; return the models' names and the step.
 
     Args:
-        run: of a session or of the trainer, or a single checkpoint.
-        target: a new file: safetensors by its suffix, otherwise of ``torch.save``. It gets one state_dict, or, of
-            several models and by ``torch.save``, one for each by name.
-        best: whether to take the best checkpoint, not the newest.
-        model: name of one of several models, or "ema" for the average that the trainer keeps; None for all.
+        run: a run folder of a session or the trainer, or a single checkpoint.
+        target: a new file: safetensors if it has that suffix, otherwise written by ``torch.save``. It gets one
+            state_dict; with ``torch.save`` and several models, a dict of state_dicts by name.
+        best: whether to export the best checkpoint instead of the newest.
+        model: name of one of several models, or "ema" for the trainer's averaged weights; None for all models.
 
     Raises:
-        SlipwayError, OSError: if there are no such weights, or they cannot be written; ``target`` is then as before.
+        SlipwayError, OSError: if there are no such weights, or they cannot be written; ``target`` is then unchanged.
     """
     require_new(target)
     if best and not (run / CHECKPOINTS / BEST).exists():
         raise ExportError(
-            "no-best-checkpoint", f"{run} has no best checkpoint, as no metric was recorded to choose it by."
+            "no-best-checkpoint", f"{run} has no best checkpoint, because the run recorded no metric to compare."
         )
     found = read_best(run / CHECKPOINTS) if best else read_newest(run)
     states = _states(found, model)
     only = next(iter(states.values())) if len(states) == 1 else None
     if only is None and target.suffix == SAFETENSORS:
         raise ExportError(
-            "several-models", f"a .safetensors file holds one model: choose it by --model, of {', '.join(states)}."
+            "several-models", f"a .safetensors file holds one model: set --model to one of {', '.join(states)}."
         )
     write(target, states if only is None else only)
     return f"{', '.join(states)} at step {found.header.position.step}"
 
 
 def require_new(target: Path) -> None:
-    """Raise an ExportError if there is something in the place of ``target``."""
+    """Raise an ExportError if ``target`` exists."""
     if os.path.lexists(target):
-        raise ExportError("file-exists", f"{target} is there already: name another file, or remove it.")
+        raise ExportError("file-exists", f"{target} already exists: name another file, or remove it.")
 
 
 def write(target: Path, content: dict[str, Any], *, metadata: dict[str, str] | None = None) -> None:
-    """Write ``content`` as the file ``target``, which appears whole or not at all.
+    """Write ``content`` to the file ``target`` atomically.
 
     Args:
-        target: safetensors by its suffix, otherwise of ``torch.save``.
+        target: safetensors if it has that suffix, otherwise written by ``torch.save``.
         content: for safetensors, tensors by name.
-        metadata: what the header of a safetensors file holds besides.
+        metadata: metadata for the header of a safetensors file.
 
     Raises:
-        ExportError: if it cannot be written.
+        ExportError: if the file cannot be written.
     """
     save: Callable[[Path], None] = functools.partial(_save, content)
     if target.suffix == SAFETENSORS:
@@ -92,20 +92,20 @@ def write(target: Path, content: dict[str, Any], *, metadata: dict[str, str] | N
         if full := set(_error_numbers(error)) & FULL:
             reason = os.strerror(min(full))
             raise ExportError(
-                "disk-full", f"{target} cannot be written: {reason}. Free space or quota, or name a file elsewhere."
+                "disk-full", f"cannot write {target}: {reason}. Free space or quota, or name a file on another disk."
             ) from error
         raise ExportError(
-            "cannot-write", f"{target} cannot be written: {getattr(error, 'strerror', None) or error}"
+            "cannot-write", f"cannot write {target}: {getattr(error, 'strerror', None) or error}"
         ) from error
 
 
 def _save(content: dict[str, Any], path: Path) -> None:
-    with path.open("wb") as file:  # by the name of a file, torch loses the error number
+    with path.open("wb") as file:  # given a path, torch loses the error number
         torch.save(content, file)
 
 
 def _error_numbers(error: BaseException | None) -> Iterator[int]:
-    """Yield the error numbers of the system that ``error``, or one that it followed, names."""
+    """Yield the operating system's error numbers in ``error`` and in its causes and contexts."""
     while error:
         yield from os_error_numbers(error)
         if isinstance(error, OSError) and error.errno:
@@ -114,7 +114,7 @@ def _error_numbers(error: BaseException | None) -> Iterator[int]:
 
 
 def _states(found: Checkpoint, model: str | None) -> dict[str, dict[str, Any]]:
-    """Return the state_dict of each model in ``found``, by name, or only that of the one that ``model`` names."""
+    """Return the state_dict of each model in ``found`` by name, or only of ``model`` if it is not None."""
     saved = sorted({*found.tensors, *found.header.trees})
     models = {name.removeprefix("model."): name for name in saved if re.match(r"model(\.|$)", name)}
     average = {AVERAGE: AVERAGE} if AVERAGE in saved else {}
@@ -122,21 +122,21 @@ def _states(found: Checkpoint, model: str | None) -> dict[str, dict[str, Any]]:
     components = models if model is None else {model: known[model]} if model in known else {}
     if not components:
         of = f"the models {', '.join(known)}" if known else "none"
-        raise ExportError("no-such-model", f"there is no model{f' {model}' if model else ''} in it: it holds {of}.")
+        raise ExportError("no-such-model", f"the checkpoint has no model{f' {model}' if model else ''}: it holds {of}.")
     states = {
         name: join(found.tensors.get(component, {}), found.header.trees.get(component))
         for name, component in components.items()
     }
     if components.get(AVERAGE) == AVERAGE:
-        states[AVERAGE].pop("n_averaged", None)  # of how many steps: no tensor of the model
+        states[AVERAGE].pop("n_averaged", None)  # number of averaged steps: not a tensor of the model
     return states
 
 
 def _tensors(state: dict[str, Any]) -> dict[str, Tensor]:
-    """Return ``state`` if it holds nothing but tensors."""
+    """Return ``state``; raise an ExportError if it holds anything but tensors."""
     if other := [name for name, value in state.items() if not isinstance(value, Tensor)]:
         raise ExportError(
             "not-only-tensors",
-            f"the model holds more than tensors ({other[0]}), which a .safetensors file cannot: take .pt.",
+            f"the model's state holds more than tensors ({other[0]}), so it needs a .pt file instead of .safetensors.",
         )
     return state

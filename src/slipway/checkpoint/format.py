@@ -1,6 +1,6 @@
-"""One checkpoint: a folder of safetensors files, and a manifest with the SHA-256 of each.
+"""A checkpoint on disk: a folder of safetensors files and a manifest with their SHA-256 digests.
 
-Nothing in it is pickled. ``model.safetensors`` holds the bare model's parameters and buffers and loads in plain torch::
+A checkpoint holds no pickles. ``model.safetensors`` holds the unwrapped model's parameters and buffers::
 
     model.load_state_dict(safetensors.torch.load_file("model.safetensors"))
 """
@@ -30,35 +30,35 @@ log = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 REPLACED = "replaced"
-"""Part of the hidden name of a checkpoint while another of the same step takes its place."""
+"""Part of a checkpoint's hidden name while another checkpoint of the same step replaces it."""
 
 PIECE = 1 << 24
-"""Bytes read at once to hash them: behind each piece the writer waits for the GIL, which training code may hold."""
+"""Bytes hashed per read: after each read the writer waits for the GIL, which training code may hold."""
 
 ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
-"""Errors by which a file is missing; any other one, such as ESTALE, says nothing about the file."""
+"""Errors that mean that a file is missing; any other error, such as ESTALE, does not mean a damaged checkpoint."""
 
 Tensors = dict[str, dict[str, Tensor]]
-"""The tensors of a checkpoint: by file (model, optimizer, ema), then by name."""
+"""A checkpoint's tensors: by file (model, optimizer, ema), then by name."""
 
 
 class DamagedError(Exception):
-    """A checkpoint is not what its manifest says; the message tells which file and how."""
+    """A checkpoint does not match its manifest; the message names the file and the mismatch."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint holds: tensors, and the header beside them."""
+    """A checkpoint's content: tensors and header."""
 
     tensors: Tensors
     header: Header
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Write ``checkpoint`` as the folder ``path``, which appears complete and durable or not at all.
+    """Write ``checkpoint`` to the folder ``path`` atomically and durably.
 
     Raises:
-        OSError, SafetensorError: if the disk is full or read-only; ``path`` is then as before.
+        OSError, SafetensorError: if the disk is full or read-only; ``path`` is then unchanged.
     """
     temporary = make_temporary(path)
     try:
@@ -70,7 +70,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
 
 
 def make_temporary(path: Path) -> Path:
-    """Return a new folder, under a name that is never read, in which the checkpoint ``path`` is to be written."""
+    """Create and return an empty folder, hidden from readers, in which to write the checkpoint ``path``."""
     temporary = _hidden(path, "new")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(mode=0o755)  # less the umask
@@ -78,15 +78,15 @@ def make_temporary(path: Path) -> Path:
 
 
 def publish(temporary: Path, path: Path) -> None:
-    """Let ``temporary``, which holds a whole checkpoint, become the checkpoint ``path``."""
-    replaced = _put_in_place(temporary, path)
+    """Rename ``temporary``, which holds a complete checkpoint, to ``path``, and remove the one it replaces."""
+    replaced = _replace_checkpoint(temporary, path)
     sync_folder(path.parent)
     if replaced:
         remove(replaced)
 
 
 def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
-    readable = folder.stat().st_mode & 0o666  # what the umask leaves; safetensors makes files of mode 0600
+    readable = folder.stat().st_mode & 0o666  # mode 0666 less the umask; safetensors creates files with mode 0600
     files = {}
     for name, tensors in checkpoint.tensors.items():
         file = folder / f"{name}.safetensors"
@@ -98,11 +98,12 @@ def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
     write_json(folder / MANIFEST, {**manifest, "manifest_sha256": _digest(manifest)})
 
 
-def _put_in_place(temporary: Path, path: Path) -> Path | None:
-    """Rename ``temporary`` to ``path``; return the hidden name of the checkpoint that was there, if any.
+def _replace_checkpoint(temporary: Path, path: Path) -> Path | None:
+    """Rename ``temporary`` to ``path``; return the hidden name of the checkpoint that it replaced, if any.
 
-    That is the same step, saved when a run stopped at the end of an epoch, or damaged. Killed between the two renames,
-    this leaves a whole checkpoint under its hidden name, for ``recover``.
+    The replaced checkpoint is of the same step: saved when the run stopped at the end of an epoch, or damaged. If the
+    process is killed between the two renames, the old checkpoint remains complete under its hidden name; see
+    ``recover``.
     """
     if not path.exists():
         temporary.rename(path)
@@ -117,7 +118,7 @@ def _put_in_place(temporary: Path, path: Path) -> Path | None:
 
 
 def discard(path: Path) -> None:
-    """Remove the checkpoint ``path``; its name goes first, so that a half-removed one is never taken for whole."""
+    """Remove the checkpoint ``path``, after hiding it by a rename, so that it never appears partly removed."""
     try:
         hidden = path.rename(_hidden(path, "discarded"))
     except OSError as error:
@@ -127,7 +128,7 @@ def discard(path: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Remove what nobody needs any more; what cannot be removed is reported, and stays."""
+    """Remove a folder that is no longer needed; warn if it cannot be removed."""
     try:
         shutil.rmtree(folder)
     except OSError as error:
@@ -135,16 +136,16 @@ def remove(folder: Path) -> None:
 
 
 def recover(folder: Path) -> None:
-    """Give the checkpoints in ``folder`` that lie under another name their own."""
+    """Rename misnamed checkpoints in ``folder`` to their own names; see ``misnamed``."""
     for name, found in misnamed(folder).items():
         found.rename(folder / name)
 
 
 def misnamed(folder: Path) -> dict[str, Path]:
-    """Return, by their own names, the checkpoints in ``folder`` that lie under another one only.
+    """Return the checkpoints in ``folder`` that exist only under another name, by their own names.
 
-    The replacement of a checkpoint was killed half-way, which leaves a hidden folder; or only ``latest`` or ``best``
-    was copied, by a program that follows links, as ``cp -rL`` does.
+    This happens if a process was killed while it replaced a checkpoint, which leaves a hidden folder, or if only
+    ``latest`` or ``best`` was copied by a program that follows links, such as ``cp -rL``.
     """
     found = {}
     for link in (folder / BEST, folder / LATEST):
@@ -157,21 +158,21 @@ def misnamed(folder: Path) -> dict[str, Path]:
 
 
 def is_copied(link: Path) -> bool:
-    """Return whether ``link`` is a folder, as ``cp -rL`` and ``scp -r`` make of a link to a checkpoint."""
+    """Return whether ``link`` is a folder: ``cp -rL`` and ``scp -r`` turn links to checkpoints into folders."""
     return link.is_dir() and not link.is_symlink()
 
 
 def _hidden(path: Path, what: str) -> Path:
-    """Return a name for the checkpoint ``path`` under which it is never read."""
+    """Return a name for the checkpoint ``path`` that readers ignore."""
     return path.with_name(f".{path.name}.{what}.{os.getpid()}")
 
 
 def read_header(path: Path) -> Header:
-    """Return the header of the checkpoint ``path``, without a look at its other files.
+    """Return the header of the checkpoint ``path`` without reading its other files.
 
     Raises:
-        DamagedError: if the manifest is missing, not what was written, or of another schema.
-        OSError: if the disk does not answer.
+        DamagedError: if the manifest is missing, damaged, or of another schema.
+        OSError: if the disk does not respond.
     """
     return from_manifest(_read_manifest(path))
 
@@ -180,7 +181,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     """Return the manifest of the checkpoint ``path``, which holds a header and the list of files.
 
     Raises:
-        DamagedError: if it is missing, not what was written, or of another schema.
+        DamagedError: if the manifest is missing, damaged, or of another schema.
     """
     try:
         manifest = dict(json.loads(read_whole(path / MANIFEST)))
@@ -190,9 +191,9 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedError(f"{MANIFEST} is not a manifest") from error
     if schema != SCHEMA:
-        raise DamagedError(f"it has schema {schema}, and this version reads {SCHEMA}")
+        raise DamagedError(f"it has schema {schema}, but this version reads schema {SCHEMA}")
     if digest != _digest(manifest):
-        raise DamagedError(f"the sha256 of {MANIFEST} is not the one in it")
+        raise DamagedError(f"the sha256 of {MANIFEST} does not match the one in it")
     try:
         from_manifest(manifest)
     except (KeyError, TypeError) as error:
@@ -201,11 +202,11 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 
 def verify(path: Path) -> tuple[Header, list[str]]:
-    """Return the header and the files of the checkpoint ``path`` after comparing all of them with its manifest.
+    """Return the header and file names of the checkpoint ``path``, after verifying all files against its manifest.
 
     Raises:
-        DamagedError: as ``read_header`` does, or if a file is missing, of another size, or of other content.
-        OSError: if the disk does not answer.
+        DamagedError: as ``read_header`` does, or if a file is missing, has another size, or has another digest.
+        OSError: if the disk does not respond.
     """
     manifest = _read_manifest(path)
     for name, expected in manifest["files"].items():
@@ -214,14 +215,14 @@ def verify(path: Path) -> tuple[Header, list[str]]:
             if size != expected["bytes"]:
                 raise DamagedError(f"{name} has {size} bytes instead of {expected['bytes']}")
             if _sha256(path / name) != expected["sha256"]:
-                raise DamagedError(f"the sha256 of {name} is not the one in its manifest")
+                raise DamagedError(f"the sha256 of {name} does not match the one in the manifest")
         except ABSENT as error:
             raise DamagedError(f"{name} cannot be read: {error.strerror}") from error
     return from_manifest(manifest), list(manifest["files"])
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Return the verified checkpoint ``path``, its tensors on the CPU.
+    """Verify and return the checkpoint ``path``, with its tensors on the CPU.
 
     Raises:
         DamagedError, OSError: as ``verify`` does.
@@ -235,7 +236,7 @@ def _digest(manifest: dict[str, Any]) -> str:
 
 
 def sync_files(folder: Path) -> None:
-    """Make the content of every file in ``folder``, and below, durable."""
+    """Make the content of every file in ``folder`` and its subfolders durable, by fsync."""
     for path in folder.rglob("*"):
         if path.is_file():
             _sync_file(path)

@@ -1,4 +1,4 @@
-"""The header of a checkpoint: position in training, metric and facts, as they stand in its manifest."""
+"""A checkpoint's header: position in training, metric and facts, and their form in the manifest."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any, NamedTuple
 
 
 class Position(NamedTuple):
-    """A place in training, over all ranks. It does not change: Run counts the steps, and gives another one."""
+    """Immutable position in training, over all ranks. Run counts the steps and creates new positions."""
 
     step: int = 0
-    """Optimiser steps done."""
+    """Optimizer steps done."""
     epoch: int = 0
-    """The epoch under way, counted from 0."""
+    """Current epoch, counted from 0."""
     samples: int = 0
-    """Samples of it consumed."""
+    """Samples of this epoch consumed."""
     bad: int = 0
-    """Samples among them that could not be read."""
+    """Consumed samples of this epoch that could not be read."""
     elapsed: float = 0.0
-    """Seconds trained, over all attempts."""
+    """Seconds of training, over all attempts."""
 
-    def with_observed(self, *, bad: int, seconds: float) -> Position:
-        """Return the position with so many more bad samples and seconds."""
+    def with_added(self, *, bad: int, seconds: float) -> Position:
+        """Return the position with ``bad`` more bad samples and ``seconds`` more seconds."""
         return self._replace(bad=self.bad + bad, elapsed=self.elapsed + seconds)
 
     def next_epoch(self) -> Position:
@@ -31,13 +31,13 @@ class Position(NamedTuple):
 
 
 SCHEMA = 2
-"""Version of the manifest; raised when an older slipway could no longer read it."""
+"""Version of the manifest; increased when an older slipway can no longer read it."""
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Metric(NamedTuple):
-    """A number by which the checkpoints of a run are compared."""
+    """A metric by which a run's checkpoints are compared."""
 
     name: str
     value: float
@@ -45,7 +45,7 @@ class Metric(NamedTuple):
     """Whether larger is better."""
 
     def is_better_than(self, other: Metric) -> bool:
-        """Compare two values of the same metric; equal ones are not better."""
+        """Return whether this value of the metric is better than ``other``; an equal value is not."""
         return self.value > other.value if self.maximize else self.value < other.value
 
 
@@ -54,15 +54,15 @@ class Header(NamedTuple):
 
     position: Position
     metric: Metric | None = None
-    """None where nothing was evaluated at this position."""
+    """None if nothing was evaluated at this position."""
     facts: Mapping[str, Any] = NOTHING
-    """What the program that saved it needs besides, and what people may want to know."""
+    """Further values that the program needs to resume, or that are informative."""
     trees: Mapping[str, Any] = NOTHING
-    """By component, what its state holds besides tensors (``slipway.checkpoint.stateful``)."""
+    """By component, the part of its state that is not tensors (``slipway.checkpoint.stateful``)."""
 
 
 def to_manifest(header: Header) -> dict[str, Any]:
-    """Return ``header`` as it stands in a manifest."""
+    """Return the manifest's entries for ``header``."""
     return {
         "schema": SCHEMA,
         "position": header.position._asdict(),
@@ -73,10 +73,10 @@ def to_manifest(header: Header) -> dict[str, Any]:
 
 
 def from_manifest(manifest: Mapping[str, Any]) -> Header:
-    """Return the header that a manifest holds.
+    """Return a manifest's header.
 
     Raises:
-        KeyError, TypeError: if it holds none.
+        KeyError, TypeError: if the manifest holds no header.
     """
     metric = manifest["metric"]
     return Header(Position(**manifest["position"]), metric and Metric(**metric), manifest["facts"], manifest["trees"])

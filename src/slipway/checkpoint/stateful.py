@@ -1,7 +1,7 @@
-"""What a checkpoint is taken of: objects with ``state_dict`` and ``load_state_dict``, torch's Stateful protocol.
+"""Capture and restore of a checkpoint's components: objects with torch's Stateful protocol.
 
-Tensors go to a safetensors file for each component. Whatever else a state holds (numbers, text, lists, and dictionaries
-with any plain keys) stands in the manifest, as a tree that refers to the tensors by name.
+Each component's tensors are saved to one safetensors file. The rest of its state (numbers, text, lists, and
+dictionaries with any plain keys) is saved in the manifest, as a tree that refers to the tensors by name.
 """
 
 from __future__ import annotations
@@ -24,42 +24,42 @@ from slipway.dist.communicator import Communicator
 
 PLAIN = {bool, int, float, str, type(None)}
 NUMPY_KINDS = "biufc"
-"""Kinds of numpy's dtypes that can be saved: booleans and numbers. Arrays are small here, states of generators."""
+"""Kinds of numpy dtypes that can be saved: booleans and numbers. Arrays are small here: states of generators."""
 Shape = tuple[list[int], str]
-"""Of a tensor: its shape, and the name of its dtype."""
+"""A tensor's shape and the name of its dtype."""
 CHUNK = 1 << 26
-"""Bytes that are broadcast at once, and are on a GPU besides the model."""
+"""Bytes per broadcast; the GPU holds this much in addition to the model."""
 
 
 RANKS = "ranks."
-"""Begins the names of components, in a checkpoint, whose state holds those of ranks that differ from rank 0."""
+"""Prefix of a checkpoint's components that hold the states of those ranks whose state differs from rank 0's."""
 
 
 class Stateful(Protocol):
-    """A model, an optimiser, a scheduler: the protocol of torch.distributed.checkpoint.stateful."""
+    """Protocol of torch.distributed.checkpoint.stateful: a model, an optimizer, a learning rate scheduler."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state, whose tensors may be the object's own."""
+        """Return the state; its tensors may share the object's storage."""
         ...
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
-        """Take over a state."""
+        """Load a state."""
         ...
 
 
 class Restored(NamedTuple):
-    """What ``restore`` found."""
+    """Result of ``restore``."""
 
     header: Header
     missing: list[str]
-    """Components that the checkpoint does not hold; they are as they were."""
+    """Components that the checkpoint does not hold; they are unchanged."""
 
 
 def capture(components: Mapping[str, Stateful], header: Header) -> Checkpoint:
-    """Return a checkpoint of ``components``, whose tensors still are the components' own.
+    """Return a checkpoint of ``components``; its tensors share the components' storage.
 
     Raises:
-        SessionError: if a state holds what a checkpoint cannot, naming it.
+        SessionError: naming a value in a state that a checkpoint cannot hold.
     """
     tensors: Tensors = {}
     trees = {}
@@ -73,17 +73,18 @@ def capture(components: Mapping[str, Stateful], header: Header) -> Checkpoint:
 
 
 def restore(components: Mapping[str, Stateful], found: Checkpoint | None, comm: Communicator) -> Restored | None:
-    """Bring ``components`` to where ``found`` was captured; all ranks must call this.
+    """Load the checkpoint ``found`` into ``components``; all ranks must call this.
 
-    They get tensors on the CPU, and put each where it belongs, as ``load_state_dict`` of modules and optimisers does.
+    Components receive tensors on the CPU and must copy each to its device, as ``load_state_dict`` of modules and
+    optimizers does.
 
     Args:
-        components: freshly made, on each rank.
-        found: on rank 0, the checkpoint, or None to begin anew. Ignored on other ranks.
-        comm: of this rank.
+        components: newly created components, on each rank.
+        found: on rank 0, the checkpoint, or None for a new run. Ignored on other ranks.
+        comm: this rank's communicator.
 
     Returns:
-        On every rank, what was found; None to begin anew.
+        On every rank, the header and the missing components; None for a new run.
     """
     shared = broadcast_json(comm, found and {"manifest": to_manifest(found.header), "shapes": _shapes(found.tensors)})
     if shared is None:
@@ -95,7 +96,7 @@ def restore(components: Mapping[str, Stateful], found: Checkpoint | None, comm: 
         state = join(_broadcast(comm, tensors.get(name), shapes.get(name, {})), header.trees.get(name))
         own = _own(comm, RANKS + name, tensors, shapes, header.trees)
         if own is not None:
-            # Of a module only the tensors that differ were saved for each rank.
+            # For a module, only tensors that differ from rank 0's were saved per rank.
             state = {**state, **own} if restores_in_place(components[name]) else own
         _load(name, components[name], state)
     return Restored(header, [name for name in components if name not in saved])
@@ -104,7 +105,7 @@ def restore(components: Mapping[str, Stateful], found: Checkpoint | None, comm: 
 def _own(
     comm: Communicator, name: str, tensors: Tensors, shapes: Mapping[str, Mapping[str, Shape]], trees: Mapping[str, Any]
 ) -> dict[Any, Any] | None:
-    """Return the state of this rank in ``name``, which holds those of ranks; None if it was as rank 0's."""
+    """Return this rank's state in the component ``name``; None if the state was the same as rank 0's."""
     own = None
     for rank, tree in trees[name]["dict"] if name in trees else []:
         of_rank = {place: shape for place, shape in shapes.get(name, {}).items() if place.startswith(f"{name}/{rank}/")}
@@ -115,28 +116,28 @@ def _own(
 
 
 def restores_in_place(component: Stateful) -> bool:
-    """Return whether ``component`` copies a state into tensors that it has, as modules do."""
+    """Return whether ``component`` copies a state into its existing tensors, as modules do."""
     return isinstance(component, nn.Module) or getattr(component, "restores_in_place", False)
 
 
 def load_module(module: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Load ``state``, of a checkpoint, into ``module``, with the versions of the layers, for which some modules ask."""
+    """Load a checkpoint's ``state`` into ``module``, with the metadata of layer versions that some modules require."""
     versioned = OrderedDict(state)
     versioned._metadata = module.state_dict()._metadata  # type: ignore[attr-defined] # noqa: SLF001 -- torch's
     module.load_state_dict(versioned)
 
 
 def state_of(name: str, component: Stateful) -> dict[str, Any]:
-    """Return the state of ``component``.
+    """Return the component's state.
 
     Raises:
-        SessionError: with its ``name``, if its code fails.
+        SessionError: with its ``name``, if ``state_dict`` fails.
     """
     try:
         return component.state_dict()
     except SlipwayError:
         raise
-    except Exception as error:  # whatever the code of a component raises
+    except Exception as error:  # whatever a component's code raises
         reason = f"{type(error).__name__}: {error}"
         raise SessionError("unsavable-state", f"state_dict of {name} fails: {reason}") from error
 
@@ -149,23 +150,23 @@ def _load(name: str, component: Stateful, state: dict[str, Any]) -> None:
             component.load_state_dict(state)
     except SlipwayError:
         raise
-    except Exception as error:  # whatever the code of a component raises
+    except Exception as error:  # whatever a component's code raises
         reason = f"{type(error).__name__}: {error}"
-        raise SessionError("different-state", f"{name} does not load what was saved: {reason}") from error
+        raise SessionError("different-state", f"{name} cannot load its saved state: {reason}") from error
 
 
 def split(
     state: Mapping[Any, Any], component: str, *, restored_in_place: bool = False
 ) -> tuple[dict[str, Tensor], Any]:
-    """Return the tensors of ``state`` by name, and the rest as a tree of JSON; None where it is tensors by name alone.
+    """Return the tensors of ``state`` by name, and the rest as a JSON tree; None if the state is a dict of tensors.
 
     Args:
-        state: of a component.
-        component: its name.
+        state: a component's state.
+        component: the component's name.
         restored_in_place: whether loading copies into tensors of the same classes, as modules do.
 
     Raises:
-        SessionError: naming what cannot be saved, and where in ``component`` it stands.
+        SessionError: naming a value that cannot be saved, and its place in ``component``.
     """
     tensors: dict[str, Tensor] = {}
     if state and all(isinstance(key, str) and isinstance(value, Tensor) for key, value in state.items()):
@@ -180,13 +181,13 @@ def split(
 
 
 def join(tensors: Mapping[str, Tensor], tree: Any) -> dict[Any, Any]:
-    """Return the state that ``split`` took apart."""
+    """Return the state that ``split`` split into ``tensors`` and ``tree``."""
     state: dict[Any, Any] = dict(tensors) if tree is None else _state(tree, tensors)
     return state
 
 
 def _tree(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
-    """Encode ``value`` as JSON; containers and references to tensors become objects with one key, their kind."""
+    """Encode ``value`` as JSON and collect its tensors; containers and tensors become objects keyed by their kind."""
     if isinstance(value, Tensor):
         tensors[place] = value
         return {"tensor": place}
@@ -206,7 +207,7 @@ def _tree(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
         for key in value:
             _require_plain(key, f"a key of {place}")
         items = [[key, _tree(item, f"{place}/{key!r}", tensors)] for key, item in value.items()]
-    elif isinstance(value, SETS):  # in an order that is the same on all ranks
+    elif isinstance(value, SETS):  # sorted, so that the order is the same on all ranks
         items = sorted((_element(item, f"an element of {place}") for item in value), key=json.dumps)
     else:
         items = [_tree(item, f"{place}/{number}", tensors) for number, item in enumerate(value)]
@@ -215,7 +216,7 @@ def _tree(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def _element(value: Any, place: str) -> Any:
-    """Encode an element of a set: a tensor would come back as another one."""
+    """Encode an element of a set; tensors are refused, because the set compares them by identity."""
     tensors: dict[str, Tensor] = {}
     tree = _tree(value, place, tensors)
     for tensor in tensors.values():
@@ -261,10 +262,10 @@ def _shapes(tensors: Tensors) -> dict[str, dict[str, Shape]]:
 def _broadcast(
     comm: Communicator, tensors: Mapping[str, Tensor] | None, shapes: Mapping[str, Shape]
 ) -> dict[str, Tensor]:
-    """Return rank 0's ``tensors``, which have these ``shapes`` and dtypes, on every rank, on the CPU.
+    """Return rank 0's ``tensors``, of the given ``shapes`` and dtypes, on every rank's CPU.
 
-    They travel as bytes: libraries have no broadcast for some dtypes. Rank 0 returns copies: its own tensors are mapped
-    from a file, which would stay open.
+    They are broadcast as bytes, because libraries cannot broadcast some dtypes. Rank 0 returns copies, because its own
+    tensors are mapped from a file that would stay open.
     """
     received = {
         name: tensors[name].to("cpu", copy=True) if tensors else torch.empty(shape, dtype=getattr(torch, dtype))
@@ -283,7 +284,7 @@ def _broadcast(
 
 
 def _send(comm: Communicator, pieces: list[Tensor]) -> None:
-    """Overwrite ``pieces``, which are on the CPU, with rank 0's."""
+    """Overwrite ``pieces``, tensors on the CPU, with rank 0's."""
     sent = [piece.to(comm.device) for piece in pieces]
     comm.broadcast(sent)
     for piece, from_root in zip(pieces, sent, strict=True):

@@ -1,4 +1,4 @@
-"""The checkpoints of a run: the pointers ``latest`` and ``best``, what is kept, and what to fall back on."""
+"""A run's checkpoint store: the links ``latest`` and ``best``, retention, and fallback from damaged checkpoints."""
 
 from __future__ import annotations
 
@@ -45,34 +45,34 @@ log = logging.getLogger(__name__)
 
 
 class CheckpointStore:
-    """The folder ``checkpoints`` of one run."""
+    """The folder ``checkpoints`` of a run."""
 
     def __init__(self, path: Path, *, keep: int, check_owner: Callable[[], None] | None = None) -> None:
         """Use the folder ``path``.
 
         Args:
-            path: of the store.
-            keep: number of the newest checkpoints that stay, besides the best.
-            check_owner: raises an error if the folder is no longer ours; called before anything in it changes.
+            path: the folder, which may not exist yet.
+            keep: number of newest checkpoints to keep, in addition to the best.
+            check_owner: raises an error if this process no longer owns the run folder; called before any change.
         """
         self.path = path
         self._keep = keep
         self._check_owner = check_owner
 
     def add(self, checkpoint: Checkpoint) -> None:
-        """Write ``checkpoint``, point ``latest`` to it, ``best`` too if it is, and discard what is not to be kept."""
+        """Write ``checkpoint``, update ``latest`` and ``best``, and remove checkpoints that are not to be kept."""
         self._clear()
         path = self.path / checkpoint_folder(checkpoint.header.position.step)
         write_checkpoint(path, checkpoint)
         self._point_to(path)
 
     def begin(self, step: int) -> Path:
-        """Return an empty folder, in which somebody else is to write the checkpoint of ``step``; see ``commit``."""
+        """Return an empty folder in which the caller writes the checkpoint of ``step``; see ``commit``."""
         self._clear()
         return make_temporary(self.path / checkpoint_folder(step))
 
     def commit(self, temporary: Path, step: int) -> Path:
-        """Let what was written in the folder that ``begin`` returned be the checkpoint of ``step``; return its path."""
+        """Publish the folder that ``begin`` returned as the checkpoint of ``step``; return the checkpoint's path."""
         if self._check_owner:
             self._check_owner()
         sync_files(temporary)
@@ -82,14 +82,14 @@ class CheckpointStore:
         return path
 
     def _clear(self) -> None:
-        """Remove what an attempt left that was killed while it saved."""
+        """Remove hidden folders of an attempt that was killed during a save."""
         if self._check_owner:
             self._check_owner()
         for leftover in self.path.glob(".step_*"):
             remove(leftover)
 
     def _point_to(self, path: Path) -> None:
-        """Let ``latest`` point to ``path``, ``best`` too if it is, and discard what is not to be kept."""
+        """Point ``latest`` to ``path``, update ``best``, and remove checkpoints that are not to be kept."""
         _link(self.path / LATEST, path.name)
         self._point_to_best()
         kept = {(self.path / link).resolve().name for link in (LATEST, BEST)}
@@ -98,29 +98,29 @@ class CheckpointStore:
                 discard(old)
 
     def newest(self) -> Checkpoint | None:
-        """Return the newest valid checkpoint, skipping damaged ones with a warning; None if there never was one.
+        """Return the newest valid checkpoint, skipping damaged ones with a warning; None if there are no checkpoints.
 
         Raises:
-            AllDamagedError: if there are some and all are damaged.
-            OSError: if the disk does not answer.
+            AllDamagedError: if there are checkpoints but all are damaged.
+            OSError: if the disk does not respond.
         """
         candidates = self.newest_first()
         for path in candidates:
             try:
                 return read_checkpoint(path)
             except DamagedError as error:
-                warn(log, "damaged-checkpoint", "checkpoint %s is damaged: %s; trying the one before", path, error)
+                warn(log, "damaged-checkpoint", "checkpoint %s is damaged: %s; trying the previous one", path, error)
         if candidates:
             raise AllDamagedError(count=len(candidates), folder=self.path)
         return None
 
     def newest_header(self) -> Header | None:
-        """Return the header of the newest checkpoint whose manifest is valid, without a look at its tensors.
+        """Return the header of the newest checkpoint whose manifest is valid, without reading its tensors.
 
-        It only reads: a checkpoint that lies under another name is read there; see ``misnamed``.
+        This changes nothing on disk: it reads misnamed checkpoints without renaming them; see ``misnamed``.
 
         Raises:
-            AllDamagedError: if there are some, and no manifest is valid.
+            AllDamagedError: if there are checkpoints but no manifest is valid.
             CannotReadError: if the folder or a manifest cannot be read.
         """
         with reading(self.path):
@@ -135,10 +135,10 @@ class CheckpointStore:
         return None
 
     def set_aside_after(self, step: int) -> None:
-        """Rename the checkpoints beyond ``step``, where the run continues: they are damaged, or were undone.
+        """Rename the checkpoints after ``step``, where the run continues: they are damaged, or were undone.
 
-        Otherwise they would count as the newest again, and what is saved from now on would be discarded before them.
-        ``latest`` and ``best`` then point to what is left, also if the last attempt was killed before it set them.
+        Otherwise they would count as the newest again, and new checkpoints would be removed before them. ``latest`` and
+        ``best`` then point to the remaining checkpoints, even if the last attempt was killed before it set them.
         """
         beyond = [path for path in self.newest_first() if (checkpoint_step(path.name) or 0) > step]
         for path in beyond:
@@ -148,31 +148,31 @@ class CheckpointStore:
         self._point_to_best()
 
     def is_newest(self, path: Path) -> bool:
-        """Return whether ``path`` is the last checkpoint of this run."""
+        """Return whether ``path`` is the run's newest checkpoint."""
         return path.resolve() in self.newest_first()[:1]
 
     def newest_folder(self) -> Path | None:
-        """Return the folder of the newest checkpoint, whatever it holds; None if there is none."""
+        """Return the newest checkpoint's folder, valid or not; None if there are no checkpoints."""
         return next(iter(self.newest_first()), None)
 
     def newest_first(self) -> list[Path]:
-        """Return the folders of all checkpoints, whatever they hold.
+        """Return the folders of all checkpoints, valid or not, the newest first.
 
         Raises:
             OSError: if they cannot be listed.
         """
         try:
-            entries = [*self.path.iterdir()]  # glob would take a folder that cannot be read for an empty one
+            entries = [*self.path.iterdir()]  # glob would treat an unreadable folder as empty
         except (FileNotFoundError, NotADirectoryError):
             return []
         found = [(step, path.resolve()) for path in entries if (step := checkpoint_step(path.name)) is not None]
         return [path for _, path in sorted(found, reverse=True)]
 
     def _point_to_best(self) -> None:
-        """Let ``best`` point to the checkpoint with the best metric, if there is any."""
+        """Point ``best`` to the checkpoint with the best metric, if any has one."""
         try:
             best = _best_of(self.newest_first())
-        except OSError:  # the disk does not answer: nothing is known of what was the best so far
+        except OSError:  # the disk does not respond, so the best checkpoint is unknown
             return
         _link(self.path / BEST, best.name if best else None)
 
@@ -180,8 +180,8 @@ class CheckpointStore:
         """Return the checkpoint to which ``best`` points.
 
         Raises:
-            DamagedBestError: if it is damaged; it names the best one that is not.
-            OSError: if the disk does not answer.
+            DamagedBestError: if it is damaged; the error names the best valid checkpoint instead.
+            OSError: if the disk does not respond.
         """
         path = (self.path / BEST).resolve()
         try:
@@ -191,12 +191,12 @@ class CheckpointStore:
             left = "No other checkpoint is valid."
             if valid:
                 next_best = _best_of(valid)
-                left = f"The next best one is {next_best}." if next_best else f"The newest valid one is {valid[0]}."
+                left = f"The next best is {next_best}." if next_best else f"The newest valid checkpoint is {valid[0]}."
             raise DamagedBestError(path=path, reason=error, left=left) from error
 
 
 def _best_of(newest_first: Iterable[Path]) -> Path | None:
-    """Return the one with the best metric, of equal ones the oldest; None if none was evaluated."""
+    """Return the checkpoint with the best metric, the oldest of equal ones; None if none was evaluated."""
     best: tuple[Path, Metric] | None = None
     for path in newest_first:
         with contextlib.suppress(DamagedError):
@@ -215,7 +215,7 @@ def _is_valid(path: Path) -> bool:
 
 
 def _link(link: Path, target: str | None) -> None:
-    """Let ``link`` point to ``target``; None to have no link. A copied checkpoint in its place is set aside."""
+    """Point ``link`` to ``target``, or remove it for None; set aside a copied checkpoint in its place."""
     if is_copied(link):
         _set_aside(link)
     if target:
@@ -225,7 +225,7 @@ def _link(link: Path, target: str | None) -> None:
 
 
 def _set_aside(path: Path) -> None:
-    """Rename the checkpoint ``path``, with a warning, so that it counts no more."""
+    """Rename the checkpoint ``path`` so that it no longer counts, and warn."""
     names = (path.with_name(f"{path.name}.set-aside.{number}") for number in itertools.count(1))
     aside = path.rename(next(name for name in names if not name.exists()))
     warn(log, "checkpoint-set-aside", "checkpoint %s is kept as %s", path, aside.name)
@@ -235,12 +235,12 @@ def find_checkpoint(resume: str | None, store: CheckpointStore, *, repair: bool 
     """Return the checkpoint that ``resume`` names, or None to start from the beginning.
 
     Args:
-        resume: None for none, "auto" for the newest of ``store``, if any, or the path of a checkpoint or of a run.
-        store: the run folder's own.
-        repair: whether to give checkpoints that lie under another name their own; see ``misnamed``.
+        resume: None for no checkpoint, "auto" for the newest in ``store``, if any, or the path of a checkpoint or run.
+        store: the run folder's own store.
+        repair: whether to rename misnamed checkpoints to their own names; see ``misnamed``.
 
     Raises:
-        RunError: if the path holds none, or what it holds is damaged or cannot be read.
+        RunError: if the path holds no checkpoint, or the checkpoint is damaged or cannot be read.
     """
     if not resume:
         return None
@@ -252,8 +252,8 @@ def find_checkpoint(resume: str | None, store: CheckpointStore, *, repair: bool 
         path = Path(resume)
         within = path.resolve().parent == store.path.resolve()
         own = None if within else store.newest()
-    if own:  # a requeued job asks for the same path again
-        warn(log, "checkpoint-ignored", "this run has checkpoints of its own, which go before %s", path)
+    if own:  # a requeued job passes the same path again
+        warn(log, "checkpoint-ignored", "%s is ignored, because this run already has its own checkpoints", path)
         return own
     if within and (path / MANIFEST).exists() and not store.is_newest(path):
         raise OlderCheckpointError(path=path)
@@ -261,10 +261,10 @@ def find_checkpoint(resume: str | None, store: CheckpointStore, *, repair: bool 
 
 
 def read_newest(path: Path) -> Checkpoint:
-    """Return the checkpoint ``path``, or the newest valid one of the run folder ``path``.
+    """Return the checkpoint ``path``, or the newest valid checkpoint of the run folder ``path``.
 
     Raises:
-        RunError: if there is none, or what is there is damaged or cannot be read.
+        RunError: if there is no checkpoint, or it is damaged or cannot be read.
     """
     with reading(path):
         if (path / MANIFEST).exists():
@@ -279,7 +279,7 @@ def read_newest(path: Path) -> Checkpoint:
 
 
 def read_best(checkpoints: Path) -> Checkpoint:
-    """Return the checkpoint with the best metric in the folder ``checkpoints`` of a run.
+    """Return the checkpoint with the best metric in a run's folder ``checkpoints``.
 
     Raises:
         RunError: if it is damaged or cannot be read.
@@ -290,7 +290,7 @@ def read_best(checkpoints: Path) -> Checkpoint:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Raise a CannotReadError for an OSError in the body, which reads ``path``; trying again may help, or not."""
+    """Raise a CannotReadError for an OSError in the body, which reads ``path``; retryable if the OSError is."""
     try:
         yield
     except OSError as error:

@@ -13,16 +13,16 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 CLASSES = (Tensor, nn.Parameter)
-"""Of tensors that consist of their elements. Another class may hold more, and would come back as a plain tensor."""
+"""Tensor classes without further state. Another class may hold more, and would be restored as a plain tensor."""
 
 
 def obstacle(tensor: Tensor, *, restored_in_place: bool = False) -> str:
     """Return why ``tensor`` cannot be saved, such as "has the layout torch.sparse_coo"; "" if it can.
 
     Args:
-        tensor: of any device.
-        restored_in_place: whether its elements are copied into a tensor of the same class, as those of modules are. A
-            subclass that keeps its data in the usual storage can then be saved, an expanded tensor cannot.
+        tensor: a tensor on any device.
+        restored_in_place: whether loading copies its elements into a tensor of the same class, as modules do. Then a
+            subclass that keeps its data in the usual storage can be saved, but an expanded tensor cannot.
     """
     kind = type(tensor)
     has_own_storage = kind.__torch_dispatch__ is not Tensor.__torch_dispatch__
@@ -36,7 +36,7 @@ def obstacle(tensor: Tensor, *, restored_in_place: bool = False) -> str:
         return f"is of {tensor.dtype}"
     steps = zip(tensor.stride(), tensor.shape, strict=True)
     if restored_in_place and any(not step and size > 1 for step, size in steps):
-        return "is expanded, and so cannot be written to"
+        return "is expanded, so its elements cannot be written"
     return ""
 
 
@@ -45,7 +45,7 @@ def _is_stored(dtype: torch.dtype) -> bool:
     """Return whether the installed safetensors stores ``dtype``."""
     try:
         save({"tensor": torch.empty(2, dtype=dtype)})
-    except Exception:  # noqa: BLE001 -- KeyError, and of quantized dtypes what torch raises
+    except Exception:  # noqa: BLE001 -- KeyError, or torch's errors for quantized dtypes
         return False
     return True
 
@@ -53,21 +53,21 @@ def _is_stored(dtype: torch.dtype) -> bool:
 CONTAINERS: dict[str, Any] = {
     kind.__name__: kind for kind in (dict, OrderedDict, Counter, defaultdict, list, tuple, set, frozenset, deque)
 }
-"""By the name in a tree. No subclasses but named tuples: they would come back as something else."""
+"""Container classes by their names in a tree. No subclasses except named tuples: their class would be lost."""
 NAMED_TUPLE = "namedtuple"
 FACTORIES: dict[str | None, Any] = {
     None: None,
     **{kind.__name__: kind for kind in (bool, int, float, str, list, tuple, dict, set)},
 }
-"""What a ``defaultdict`` may make its values by."""
+"""Allowed default factories of a ``defaultdict``, by name."""
 SETS = (set, frozenset)
 DICTIONARIES = {name for name, kind in CONTAINERS.items() if issubclass(kind, dict)}
 WITH_OPTIONS = {NAMED_TUPLE, "deque", "defaultdict"}
-"""Kinds that ``make`` takes options for."""
+"""Kinds for which ``make`` takes options."""
 
 
 def kind_of(value: object) -> str | None:
-    """Return the kind of a container; None if ``value`` is not one that can be saved."""
+    """Return the kind of a container; None if ``value`` is not a container that can be saved."""
     kind = type(value)
     if CONTAINERS.get(kind.__name__) is kind:
         return None if isinstance(value, defaultdict) and _factory(value) not in FACTORIES else kind.__name__
@@ -75,7 +75,7 @@ def kind_of(value: object) -> str | None:
 
 
 def options_of(value: object) -> list[Any]:
-    """Return what ``make`` takes besides the items."""
+    """Return the options that ``make`` takes in addition to the items."""
     if isinstance(value, defaultdict):
         return [_factory(value)]
     if isinstance(value, deque):
@@ -84,15 +84,15 @@ def options_of(value: object) -> list[Any]:
 
 
 def make(kind: str, items: Iterable[Any], *options: Any) -> Any:
-    """Return the container of a kind.
+    """Return a container of the given kind.
 
     Args:
         kind: as ``kind_of`` returns it.
-        items: pairs for dictionaries.
+        items: the items; (key, value) pairs for dictionaries.
         options: as ``options_of`` returns them.
 
     Raises:
-        ValueError: if this version does not know the kind, or the script has no such named tuple.
+        ValueError: if this version does not support the kind, or the script has no such named tuple.
     """
     if kind == NAMED_TUPLE:
         found, values = _class_of(*options), [*items]
@@ -100,7 +100,7 @@ def make(kind: str, items: Iterable[Any], *options: Any) -> Any:
             raise ValueError(f"a state holds a named tuple {options[1]}, which {options[0]} does not have")
         return found._make(values)
     if kind not in CONTAINERS:
-        raise ValueError(f"a state holds a {kind}, of which this version knows nothing")
+        raise ValueError(f"a state holds a {kind}, which this version does not support")
     if kind == "deque":
         return deque(items, *options)
     if kind == "defaultdict":
@@ -115,7 +115,7 @@ def _factory(value: defaultdict[Any, Any]) -> str | None:
 
 
 def _class_of(module: str, name: str) -> Any:
-    """Return a named tuple of a module that the script has imported; None if it has none of this name."""
+    """Return the named tuple ``name`` of a module that the script has imported; None if there is none."""
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)

@@ -61,8 +61,8 @@ def _number(counter: enumerate[Any] | zip[Any], running: list[FrameType]) -> int
     inner: Any = counter.__reduce__()[1]
     if isinstance(counter, enumerate):
         iterator, number = inner
-        return int(number) if _leads_to(iterator, running) else None
-    places = [place for place, each in enumerate(inner) if _leads_to(each, running)]
+        return int(number) if _takes_items_from(iterator, running) else None
+    places = [place for place, each in enumerate(inner) if _takes_items_from(each, running)]
     if not places:
         return None
     numbers = ((_next_number(each), place) for place, each in enumerate(inner))
@@ -70,7 +70,7 @@ def _number(counter: enumerate[Any] | zip[Any], running: list[FrameType]) -> int
     return found[0] if found else None
 
 
-def _leads_to(iterator: Any, running: list[FrameType]) -> bool:
+def _takes_items_from(iterator: Any, running: list[FrameType]) -> bool:
     """Return whether ``iterator`` takes its items from one of the ``running`` generators."""
     layer = [iterator]
     for _ in range(DEPTH):

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from slipway.base.errors import warn
 from slipway.rng.loader_generators import reachable
-from slipway.state.module_attributes import OF_TORCH, is_data
+from slipway.state.module_attributes import BASE_ATTRIBUTES, is_data
 from slipway.state.module_objects import CONTAINERS, MAX_ITEMS, Look, text_of_numbers
-from slipway.state.schedulers import is_missing, schedulers_in, unscheduled
+from slipway.state.schedulers import has_unsaved_scheduler, is_missing, schedulers_in
 from slipway.state.wrappers import wrapped_child
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ def objects_of(frame: FrameType | None) -> list[Any]:
     return [*reachable(variables)]
 
 
-class NotGiven:
+class UnsavedObjects:
     """Tracks objects that the script's variables hold before its loops and that the session does not save."""
 
     def __init__(self, objects: Mapping[str, Mapping[str, Any]]) -> None:
@@ -60,7 +60,7 @@ class NotGiven:
     def find_schedulers(self, objects: Iterable[Any]) -> None:
         """Warn of schedulers of the session's optimizers among the script's ``objects``."""
         for name, optimizer in [*self._optimizers.items()]:
-            if not hasattr(optimizer, "param_groups") or unscheduled(optimizer, self._schedulers):
+            if not hasattr(optimizer, "param_groups") or has_unsaved_scheduler(optimizer, self._schedulers):
                 del self._optimizers[name]  # not a torch optimizer, or state_dict warns of its scheduler
         for found in objects:
             if self._optimizers and not isinstance(found, nn.Module):
@@ -107,7 +107,7 @@ def _attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
     if not wrapped_child(module) and not _is_installed(kind):
         for name, value in vars(module).items():
             is_long = isinstance(value, CONTAINERS) and len(value) > MAX_ITEMS  # its ends are enough
-            if name not in {*OF_TORCH, "training"} and (is_long or is_data(value)):
+            if name not in {*BASE_ATTRIBUTES, "training"} and (is_long or is_data(value)):
                 yield name, value
 
 

@@ -12,7 +12,7 @@ buffer."""
 log = logging.getLogger(__name__)
 
 
-class ReadingAhead:
+class PrefetchCheck:
     """Counts a pass's loop bodies in which no optimizer has stepped: the leading ones, and all of them."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from slipway.base.errors import SessionError, warn
 from slipway.state.optimizer_attributes import tensors_in
 from slipway.state.pending_gradients import PendingGradients
-from slipway.state.steps import StepCounter, unwrapped
+from slipway.state.steps import StepCounter, inner_optimizer
 
 log = logging.getLogger(__name__)
 
@@ -73,11 +73,11 @@ class Seen:
     """Number of the loop body of its first step."""
     options: list[dict[str, Any]]
     """Options of its parameter groups after that step."""
-    has_returned: bool = False
+    stepped_again: bool = False
     """Whether it has also stepped in a later body."""
 
 
-class UnknownOptimizers:
+class UnsavedOptimizers:
     """Finds optimizers that step and do not belong to the session, by torch's global step hook.
 
     An optimizer that the script creates in each body, as in the inner loop of MAML, has no state to save.
@@ -91,7 +91,7 @@ class UnknownOptimizers:
             counter: counts the steps of these optimizers.
             gradients: provides the number of the current body and the models' parameters.
         """
-        self._given = {name: unwrapped(optimizer) for name, optimizer in given.items()}
+        self._given = {name: inner_optimizer(optimizer) for name, optimizer in given.items()}
         self._counter, self._gradients = counter, gradients
         self._known = {id(each) for each in (*given.values(), *self._given.values())}
         self._seen: dict[int, Seen] = {}
@@ -110,16 +110,16 @@ class UnknownOptimizers:
             optimizer = seen.optimizer()
             if optimizer is None:
                 del self._seen[key]
-            elif (seen.has_returned or self._alone_trains(optimizer)) and not _is_saved(optimizer, seen):
+            elif (seen.stepped_again or self._trains_exclusively(optimizer)) and not _is_saved(optimizer, seen):
                 self._warned.add(optimizer)
                 del self._seen[key]
                 self._warn(optimizer, seen.outer)
 
-    def _alone_trains(self, optimizer: Optimizer) -> bool:
+    def _trains_exclusively(self, optimizer: Optimizer) -> bool:
         """Return whether ``optimizer`` has parameters of session models that no session optimizer has."""
         own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         given = {id(parameter) for parameter in _trained(self._given.values())}
-        return any(id(parameter) in own - given for parameter in self._gradients.of_models)
+        return any(id(parameter) in own - given for parameter in self._gradients.model_parameters)
 
     def _warn(self, optimizer: Optimizer, outer: tuple[str, Any] | None) -> None:
         warn(
@@ -141,7 +141,7 @@ class UnknownOptimizers:
         if seen is None or seen.optimizer() is not optimizer:
             self._seen[key] = Seen(weakref.ref(optimizer), self._outer(), body, _options(optimizer))
             return
-        seen.has_returned |= body > seen.body
+        seen.stepped_again |= body > seen.body
         seen.outer = seen.outer and self._outer()
 
     def _outer(self) -> tuple[str, Any] | None:

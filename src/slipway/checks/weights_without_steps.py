@@ -12,11 +12,11 @@ from slipway.base.errors import SessionError, warn
 
 log = logging.getLogger(__name__)
 
-MOST_BATCHES = 1000
+CHECK_AFTER_BATCHES = 1000
 """Number of batches without a step after which the check runs within a pass."""
 
 
-class Stepless:
+class StepCheck:
     """Watches the weights until an optimizer has stepped. An epoch that only collects data changes no weights."""
 
     def __init__(self, parameters: Sequence[Tensor], optimizers: Iterable[str]) -> None:

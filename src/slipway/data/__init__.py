@@ -1,1 +1,1 @@
-"""The data of a rank: samplers, loaders that resume at any batch, worker processes, archives."""
+"""Data loading: samplers, loaders that resume at any batch, worker processes, archives."""

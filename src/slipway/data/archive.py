@@ -1,8 +1,8 @@
-"""Files in a ZIP archive, by number and in any order, by processes that share what is known of them.
+"""Random access to the files in a ZIP archive, with little memory per file.
 
-A member is read by one call and checked against its CRC-32. Besides its name, 48 bytes are kept of each, and no Python
-object: ``zipfile`` makes one of 600 bytes, and a set may have millions. The format is PKWARE's APPNOTE 6.3.10; the
-sections named below are its.
+Each member is read by one call and checked against its CRC-32. In addition to its name, the index holds 48 bytes per
+member and no Python objects, so that processes can share it: ``zipfile`` creates an object of 600 bytes per member, and
+a data set may have millions. The format is PKWARE's APPNOTE 6.3.10; section numbers below refer to it.
 """
 
 from __future__ import annotations
@@ -18,41 +18,40 @@ from typing import Any, BinaryIO, NamedTuple, overload
 from slipway.base.bounded_read import open_regular
 
 LOCAL = struct.Struct("<4s5H3I2H")
-"""The header before a member's data, 4.3.7."""
+"""Local header, before a member's data, 4.3.7."""
 ENTRY = struct.Struct("<4s6H3I5H2I")
-"""The header of a member in the central directory, 4.3.12."""
+"""A member's header in the central directory, 4.3.12."""
 END = struct.Struct("<4s4H2IH")
-"""The end of the central directory, 4.3.16."""
+"""End of the central directory, 4.3.16."""
 END_64 = struct.Struct("<4sQ2H2I4Q")
-"""The same of large archives, 4.3.14."""
+"""End of the central directory of a large archive, 4.3.14."""
 LOCATOR_64 = struct.Struct("<4sIQI")
-"""Where that stands, 4.3.15: here, right before."""
+"""Locator of END_64, 4.3.15; this module expects END_64 directly before the locator."""
 LONGEST_COMMENT = 0xFFFF
-MOST_FROM_A_BYTE = 1040
-"""Bytes that a compressed one can stand for: 1,032 of deflate (zlib's technical details), and a little."""
+MAX_DEFLATE_RATIO = 1040
+"""Maximum compression ratio: 1,032 for deflate (zlib's technical details), plus a margin."""
 STORED, DEFLATED = 0, 8
-"""Methods of compression, 4.4.5."""
+"""Compression methods, 4.4.5."""
 ENCRYPTED, UTF_8 = 1 << 0, 1 << 11
 """Bits of a member's flags, 4.4.4."""
 OLD_NAMES = "cp437"
-"""Encoding of names without the latter, appendix D; but programs of Unix write UTF-8 there."""
+"""Encoding of names without the flag UTF_8, appendix D; Unix programs nevertheless write UTF-8."""
 IN_EXTRA = 0xFFFFFFFF
-"""In place of a number that does not fit: it is in the extra field with this tag, 4.5.3."""
+"""Placeholder of a number that does not fit; the number is in the extra field with the tag EXTRA_64, 4.5.3."""
 EXTRA_64 = 1
 SLACK = 64
-"""Bytes for which a local header's extra field may be longer than that in the central directory before a member takes
-two calls to read."""
+"""Bytes by which a local header's name and extra field may exceed the member's name before a read takes two calls."""
 
 
 class ArchiveError(Exception):
-    """The file is no archive, or a member of it is damaged."""
+    """The file is not an archive, or a member is damaged."""
 
 
 class Names(Sequence[str]):
-    """Names, held as one string of bytes."""
+    """Sequence of names, stored as one byte string."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        """Hold ``names``."""
+        """Store ``names``."""
         text, self._ends = bytearray(), array("Q", [0])
         for name in names:
             text += _bytes(name)
@@ -60,7 +59,7 @@ class Names(Sequence[str]):
         self._text = bytes(text)
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of names."""
         return len(self._ends) - 1
 
     @overload
@@ -68,7 +67,7 @@ class Names(Sequence[str]):
     @overload
     def __getitem__(self, index: slice) -> Names: ...
     def __getitem__(self, index: int | slice) -> str | Names:
-        """Return one name, or some."""
+        """Return one name, or the names of a slice."""
         if isinstance(index, slice):
             return Names(self[i] for i in range(*index.indices(len(self))))
         index = range(len(self))[index]
@@ -76,22 +75,23 @@ class Names(Sequence[str]):
 
 
 class Member(NamedTuple):
-    """What the central directory says of a member."""
+    """A member's entry in the central directory."""
 
     name: str
     flags: int
     method: int
-    """Of compression."""
+    """Compression method."""
     crc: int
     stored: int
     """Bytes in the archive."""
     size: int
+    """Bytes after decompression."""
     offset: int
-    """Of its local header, in bytes."""
+    """Position of its local header, in bytes."""
 
 
 FACTS = 5
-"""Numbers that an Archive keeps of each member: all but its flags."""
+"""Numbers that an Archive stores per member: all fields except name and flags."""
 
 
 class Archive:
@@ -102,8 +102,8 @@ class Archive:
 
         Raises:
             OSError: if the file cannot be read.
-            ArchiveError: if it is no archive, or not whole, or has members that cannot be read, or whose names are no
-                paths below a folder.
+            ArchiveError: if the file is not an archive or is incomplete, or if a member cannot be read or its name is
+                not a path below a folder.
         """
         self.path = path
         self._table = array("Q")
@@ -111,14 +111,14 @@ class Archive:
         try:
             self.names = Names(self._add(members(self._file)))
         except (struct.error, ValueError) as error:
-            raise ArchiveError(f"{path} is damaged, or no ZIP archive: {error}") from error
+            raise ArchiveError(f"{path} is damaged, or not a ZIP archive: {error}") from error
 
     def __len__(self) -> int:
         """Return the number of members."""
         return len(self.names)
 
     def read(self, index: int) -> bytes:
-        """Return the content of a member.
+        """Return a member's content.
 
         Raises:
             OSError: if the archive cannot be read.
@@ -129,7 +129,7 @@ class Archive:
         guess = LOCAL.size + len(_bytes(self.names[index])) + SLACK
         read = os.pread(descriptor, guess + stored, offset)
         if len(read) < LOCAL.size or not read.startswith(b"PK\3\4"):
-            raise ArchiveError("it is not where the archive's directory says")
+            raise ArchiveError("it is not at the offset in the archive's directory")
         *_, name, extra = LOCAL.unpack_from(read)
         begin = LOCAL.size + name + extra
         data = read[begin : begin + stored]
@@ -145,25 +145,25 @@ class Archive:
         return data
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what goes to a process that is spawned."""
+        """Return the state without the open file, for a spawned process."""
         return {name: value for name, value in vars(self).items() if name != "_file"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Open the file again there."""
+        """Restore the state and open the file again."""
         vars(self).update(state)
         self._file = open_regular(self.path)
 
     def _add(self, found: Iterable[Member]) -> Iterator[str]:
-        """Keep what is needed to read the regular files among ``found``, and yield their names."""
+        """Add the regular files among ``found`` to the index, and yield their names."""
         for member in found:
             if member.name.endswith("/"):
                 continue
             if not {"", ".", ".."}.isdisjoint(member.name.split("/")):
-                raise ArchiveError(f"{self.path}: the name {member.name!r} is no path below a folder.")
+                raise ArchiveError(f"{self.path}: the name {member.name!r} is not a path below a folder.")
             if member.flags & ENCRYPTED or member.method not in {STORED, DEFLATED}:
                 raise ArchiveError(
-                    f"{self.path}: {member.name!r} is encrypted, or compressed by another method than deflate: write "
-                    "the archive by trainer pack, or zip -0."
+                    f"{self.path}: {member.name!r} is encrypted, or compressed by a method other than deflate: write "
+                    "the archive with trainer pack or zip -0."
                 )
             self._table.extend((member.method, member.crc, member.stored, member.size, member.offset))
             yield member.name
@@ -174,26 +174,25 @@ class Archive:
 
 
 def members(file: BinaryIO) -> Iterator[Member]:
-    """Yield the members of an archive that is open for reading, folders too.
+    """Yield the members, folders included, of an archive that is open for reading.
 
     Raises:
-        ValueError: if it is no archive, or not whole.
-        struct.error: likewise.
+        ValueError, struct.error: if the file is not an archive, or is incomplete.
     """
     length = os.fstat(file.fileno()).st_size
     count, size, offset, ends = _find_directory(file, length)
-    if (shift := ends - size - offset) < 0:  # bytes in front of the archive, as of a program that unpacks itself
-        raise ValueError("its central directory would begin before it")
+    if (shift := ends - size - offset) < 0:  # shift: bytes before the archive, as in a self-extracting program
+        raise ValueError("its central directory would begin before the file")
     file.seek(offset + shift)
     for _ in range(count):
         member = _read_entry(file, shift)
-        if member.offset + LOCAL.size + member.stored > length or member.size > MOST_FROM_A_BYTE * member.stored:
+        if member.offset + LOCAL.size + member.stored > length or member.size > MAX_DEFLATE_RATIO * member.stored:
             raise ValueError(f"{member.name!r} would be larger than the file")
         yield member
 
 
 def _read_entry(file: BinaryIO, shift: int) -> Member:
-    """Return the next member of the central directory; offsets are ``shift`` bytes more than it says."""
+    """Return the next member of the central directory, with ``shift`` bytes added to its offset."""
     fields = ENTRY.unpack(file.read(ENTRY.size))
     magic, _, _, flags, method, _, _, crc, stored, size, name_length, extra_length, comment_length, *_, offset = fields
     if magic != b"PK\1\2":
@@ -206,7 +205,7 @@ def _read_entry(file: BinaryIO, shift: int) -> Member:
 
 
 def _large(extra: bytes, *numbers: int) -> Iterator[int]:
-    """Yield ``numbers``, those that did not fit from the extra field."""
+    """Yield ``numbers``, replacing each placeholder IN_EXTRA by its value in the extra field."""
     position = 0
     while position < len(extra):
         tag, length = struct.unpack_from("<2H", extra, position)
@@ -223,13 +222,13 @@ def _large(extra: bytes, *numbers: int) -> Iterator[int]:
 
 
 def _find_directory(file: BinaryIO, length: int) -> tuple[int, int, int, int]:
-    """Return the central directory's number of members, size, offset as it is said, and where it ends, in bytes."""
+    """Return the central directory's number of members, then its size, recorded offset and actual end in bytes."""
     begin = max(0, length - END.size - LONGEST_COMMENT)
     file.seek(begin)
     tail = file.read()
     at = tail.rfind(b"PK\5\6")
     if at < 0:
-        raise ValueError("it has no central directory, as after a copy that was interrupted")
+        raise ValueError("it has no central directory, as after an interrupted copy")
     *_, count, size, offset, _ = END.unpack_from(tail, at)
     ends = begin + at
     file.seek(max(0, ends - LOCATOR_64.size - END_64.size))

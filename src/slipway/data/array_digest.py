@@ -1,4 +1,4 @@
-"""Digests of the tensors, arrays and lists of numbers that a loader and its parts hold, small enough for each save."""
+"""Digests of tensors, arrays and lists of numbers in a loader and its parts, cheap enough to compute at each save."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from torch import Tensor
 from slipway.checkpoint.values import obstacle
 
 MAX_BYTES = 1 << 20
-"""Of a tensor, array or list that are compared: all of a smaller one, else elements at equal distances."""
+"""Maximum bytes digested of a tensor, array or list; of a larger one, evenly spaced elements are digested."""
 BYTES_OF_NUMBER = 64
-"""What a number in a list counts as: it takes longer than one in an array."""
+"""Bytes that a number in a list counts as: it takes longer to digest than a number in an array."""
 MAX_TEXT = 40
-"""Characters of a short list that stand for themselves."""
+"""Maximum characters of a list's text that is used in place of a digest."""
 BITS = {torch.bfloat16: torch.int16}
-"""Dtypes that numpy lacks, and what their elements are read as."""
+"""Dtypes that numpy lacks, and the dtypes as which their elements are read."""
 
 
-def digest_of_data(value: object) -> str:
-    """Return the kind, shape and digest of a tensor, an array or a list of numbers; "" if ``value`` is none.
+def data_digest_of(value: object) -> str:
+    """Return dtype, shape and digest of a tensor, an array or a list of numbers; "" if ``value`` is none of these.
 
-    Of what is on a GPU, in a mapped file, or not of numbers it is the kind and shape alone: reading that takes long.
+    For data on a GPU, in a mapped file, or without numbers, return only dtype and shape: reading it may take long.
     """
     if isinstance(value, (list, tuple)):
         return _of_numbers(value)
@@ -71,7 +71,7 @@ def _some(elements: np.ndarray[Any, Any]) -> bytes:
 
 
 def _places(count: int, most: int) -> Any:
-    """Return at most ``most`` places among ``count``, at equal distances."""
+    """Return at most ``most`` evenly spaced indices below ``count``."""
     return range(count) if count <= most else np.linspace(0, count - 1, most).astype(int)
 
 

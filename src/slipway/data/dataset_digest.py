@@ -1,7 +1,7 @@
-"""Whether a resumed attempt trains on the same data: digests of the indices of splits, and of a few samples.
+"""Check that a resumed attempt trains on the same data, by digests of split indices and of a few samples.
 
-A script that splits its data without a seed would continue with another split, and validate on samples that it has
-trained on. Indices are compared exactly; of data in memory (lists, arrays, tensors) a few samples are.
+A script that splits its data without a seed would resume with another split, and validate on samples on which it has
+trained. Indices are compared exactly. Of data in memory (lists, arrays, tensors), a few samples are compared.
 """
 
 from __future__ import annotations
@@ -24,52 +24,53 @@ from slipway.checkpoint.values import obstacle
 log = logging.getLogger(__name__)
 
 SAMPLES = 64
-"""Items of a list, array or tensor that are compared, at equal distances."""
+"""Maximum number of items compared of a list, array or tensor, evenly spaced."""
 ELEMENTS = 1024
-"""Of an item that is an array or a tensor."""
+"""Maximum number of elements compared of an item that is an array or a tensor."""
 DEPTH = 3
+"""Maximum nesting of containers whose items are compared."""
 MAX_PASSES = 8
-"""Passes of an epoch whose data are compared: the first ones."""
+"""Number of passes per epoch whose data are compared: the first ones."""
 SPLIT = ("indices", "weights")
-"""Attributes of Subset, SubsetRandomSampler and WeightedRandomSampler, and of classes like them."""
+"""Attributes that hold a split: of Subset, SubsetRandomSampler, WeightedRandomSampler and similar classes."""
 INNER = ("dataset", "data_source", "sampler", "batch_sampler")
-"""Attributes of loaders, data sets and samplers that are data sets and samplers."""
+"""Attributes of loaders, data sets and samplers that hold data sets and samplers."""
 
 
 class Digest(NamedTuple):
-    """What a pass reads; "" if it has none."""
+    """Digests of a pass's data; a digest is "" if the pass has no such data."""
 
     indices: str
-    """Of the indices of its splits, when it began."""
+    """Digest of the split indices when the pass began."""
     made_indices: str
-    """Of those indices before the first epoch, if the script had made them then."""
+    """Digest of the split indices before the first epoch, if the script had created them by then."""
     made_samples: str
-    """Of some samples in memory, likewise."""
+    """Digest of some samples in memory before the first epoch, if the script had created them by then."""
     lists: str = ""
-    """Of some items of lists that it reads, when it began."""
+    """Digest of some items of the lists that the pass reads, when it began."""
 
 
 class Data:
-    """The data of each pass of an epoch, compared with those of the attempt before."""
+    """The data of each pass of an epoch, compared with the data of the previous attempt."""
 
     def __init__(self) -> None:
-        """Know nothing yet."""
+        """Start without digests."""
         self._made: dict[int, list[tuple[Callable[[], object], str, str]]] = {}
         self._loaders: list[Callable[[], object]] = []
         self._read: dict[int, Digest] = {}
         self._saved: dict[int, Digest] = {}
 
     def resume(self, facts: Mapping[str, Any]) -> None:
-        """Compare with what ``facts`` returned at the save."""
+        """Compare later passes with ``facts``, which the method of this name returned at the save."""
         self._saved = {int(number): Digest(*digest) for number, digest in facts.items()}
         self._read = dict(self._saved)
 
     def facts(self) -> dict[str, Any]:
-        """Return what ``resume`` takes."""
+        """Return the digests for a checkpoint, as ``resume`` takes them."""
         return {str(number): list(digest) for number, digest in self._read.items()}
 
-    def note_made(self, objects: Iterable[Any]) -> None:
-        """Describe the loaders among ``objects`` of the script, which it has made before its first epoch."""
+    def digest_before_epochs(self, objects: Iterable[Any]) -> None:
+        """Digest the loaders, data sets and samplers among ``objects``, which the script created before its epochs."""
         for found in objects:
             if isinstance(found, DataLoader):
                 self._loaders.append(_reference(found))
@@ -79,15 +80,15 @@ class Data:
                     self._made[id(part)] = [(_reference(part), indices, _samples(part))]
 
     def begin(self, number: int, loader: object, *, within: bool) -> None:
-        """Compare what a pass is about to read.
+        """Compare the data of a pass that begins with the data at the save.
 
         Args:
-            number: of the pass in its epoch.
-            loader: of it.
-            within: whether the run was saved within this pass, on as many ranks.
+            number: the pass's number in its epoch.
+            loader: the pass's loader.
+            within: whether the run was saved within this pass, on the same number of ranks.
 
         Raises:
-            StateMismatchError: if the pass would be of another split.
+            StateMismatchError: if the pass would read another split.
         """
         if number >= MAX_PASSES:
             return
@@ -95,43 +96,43 @@ class Data:
         self._read[number] = now
         if saved is None:
             return
-        made = [now] if within else [now, *self._made_digests()]  # loaders may take turns, by the epoch
-        if _is_lacking("made_indices", saved, made) or (within and saved.indices != now.indices):
+        made = [now] if within else [now, *self._all_digests_before_epochs()]  # loaders may alternate between epochs
+        if _is_missing_digest("made_indices", saved, made) or (within and saved.indices != now.indices):
             raise StateMismatchError(
                 "different-data",
-                "the indices or weights of a Subset or sampler are not those with which the run was saved. Seed what "
-                "splits the data: random_split(data, lengths, generator=torch.Generator().manual_seed(0)). What the "
-                "script computes from the model, compute if session.batch is 0, and keep it in extra.",
+                "the indices or weights of a Subset or sampler differ from those at the save. Seed the split of the "
+                "data: random_split(data, lengths, generator=torch.Generator().manual_seed(0)). If the script computes "
+                "them from the model, compute them only if session.batch is 0, and keep them in extra.",
             )
-        if (within and _is_lacking("lists", saved, [now])) or _is_lacking("made_samples", saved, made):
+        if (within and _is_missing_digest("lists", saved, [now])) or _is_missing_digest("made_samples", saved, made):
             warn(
                 log,
                 "different-data",
-                "a loader has other samples, or another order of them, than when the run was saved: seed what makes, "
-                "shuffles or splits the data, and shuffle a copy in each epoch",
+                "a loader has other samples, or the same in another order, than when the run was saved: seed the code "
+                "that creates, shuffles or splits the data, and shuffle a copy in each epoch",
             )
 
     def _digest(self, loader: object) -> Digest:
         parts = [*_parts(loader)]
         indices = [_indices(part) for part in parts]
         lists = [_samples(part) for part in parts if isinstance(part, (list, tuple))]
-        return Digest(_joined(indices), *self._made_of(parts), _joined(lists))
+        return Digest(_joined(indices), *self._digests_before_epochs(parts), _joined(lists))
 
-    def _made_of(self, parts: Iterable[object]) -> tuple[str, str]:
-        """Return ``made_indices`` and ``made_samples`` of a loader of these parts."""
+    def _digests_before_epochs(self, parts: Iterable[object]) -> tuple[str, str]:
+        """Return ``made_indices`` and ``made_samples`` of a loader with these parts."""
         made = [digests for part in parts for same, *digests in self._made.get(id(part), ()) if same() is part]
         indices, samples = (_joined(each[kind] for each in made) for kind in range(2))
         return indices, samples
 
-    def _made_digests(self) -> Iterator[Digest]:
-        """Yield the digests of all loaders that the script had made before its first epoch, as they were then."""
+    def _all_digests_before_epochs(self) -> Iterator[Digest]:
+        """Yield the digests, before the first epoch, of all loaders that the script had created by then."""
         for reference in self._loaders:
-            if (loader := reference()) is not None:  # and no truth, which asks some for a length they lack
-                yield Digest("", *self._made_of(_parts(loader)))
+            if (loader := reference()) is not None:  # not by truth value, which calls len(): some loaders have none
+                yield Digest("", *self._digests_before_epochs(_parts(loader)))
 
 
-def _is_lacking(kind: str, saved: Digest, found: Iterable[Digest]) -> bool:
-    """Return whether ``saved`` has a digest of this kind that none of those ``found`` has; the first may have none."""
+def _is_missing_digest(kind: str, saved: Digest, found: Iterable[Digest]) -> bool:
+    """Return whether no Digest in ``found`` has the saved digest of this kind; False if the saved or first is ""."""
     first, *others = [getattr(each, kind) for each in found]
     return bool(first and getattr(saved, kind)) and getattr(saved, kind) not in {first, *others}
 
@@ -139,7 +140,7 @@ def _is_lacking(kind: str, saved: Digest, found: Iterable[Digest]) -> bool:
 def _reference(value: object) -> Callable[[], object]:
     try:
         return weakref.ref(value)
-    except TypeError:  # of a list
+    except TypeError:  # a list has no weak references
         return lambda: value
 
 
@@ -149,7 +150,7 @@ def _joined(digests: Iterable[str]) -> str:
 
 
 def _indices(part: object) -> str:
-    """Return the digest of the indices or weights that ``part`` has; "" if it has none."""
+    """Return the digest of the indices or weights of ``part``; "" if it has none."""
     found = hashlib.sha256()
     given = [(name, numbers) for name in SPLIT if (numbers := _numbers(_attribute(part, name))) is not None]
     for name, numbers in given:
@@ -158,15 +159,15 @@ def _indices(part: object) -> str:
 
 
 def _restores_itself(part: object) -> bool:
-    """Return whether ``part`` may be in ``extra``, and restored by now."""
+    """Return whether ``part`` has a ``state_dict``, so that ``extra`` may have restored it already."""
     try:
         return hasattr(part, "state_dict")
-    except Exception:  # noqa: BLE001 -- of whatever the script looks up in its own __getattr__
+    except Exception:  # noqa: BLE001 -- a script's own __getattr__ may raise anything
         return False
 
 
 def _samples(part: object) -> str:
-    """Return the digest of some samples in memory; "" if there are none, or an attempt restores them."""
+    """Return the digest of some samples in memory; "" if ``part`` holds none or restores itself."""
     found = hashlib.sha256()
     described = 0
     if isinstance(part, (list, tuple)) or (isinstance(part, Dataset) and not _restores_itself(part)):
@@ -193,7 +194,7 @@ def _parts(loader: object) -> Iterator[object]:
 
 
 def _attribute(part: object, name: str) -> Any:
-    """Return an attribute that ``part`` itself has: properties may take long, or raise."""
+    """Return an attribute in the ``__dict__`` of ``part``, or None: properties may be slow or raise an error."""
     return getattr(part, "__dict__", {}).get(name)
 
 
@@ -203,13 +204,13 @@ def _numbers(value: object) -> np.ndarray[Any, Any] | None:
         return None
     try:
         found = np.asarray(value.detach().cpu() if isinstance(value, Tensor) else value)
-    except (TypeError, ValueError):  # of bfloat16, or of lists of different lengths
+    except (TypeError, ValueError):  # bfloat16, or lists of different lengths
         return None
     return found if found.dtype.kind in "biuf" else None
 
 
 def _described(value: object, depth: int) -> Iterator[bytes]:
-    """Yield bytes that stand for ``value``, if it holds data."""
+    """Yield the bytes to digest for ``value``; nothing if it holds no data."""
     if isinstance(value, (Tensor, np.ndarray)):
         if value.ndim and not (isinstance(value, Tensor) and obstacle(value)):
             yield f"{list(value.shape)} {value.dtype}".encode()
@@ -223,7 +224,7 @@ def _described(value: object, depth: int) -> Iterator[bytes]:
 
 
 def _elements(row: Any) -> bytes:
-    """Return the first bytes of a row of a tensor or an array; nothing of one of objects."""
+    """Return the bytes of a row's first elements; b"" for an array of objects."""
     if isinstance(row, Tensor):
         row = row.detach().reshape(-1)[:ELEMENTS].cpu().contiguous().view(torch.uint8).numpy()
     row = np.asarray(row).reshape(-1)[:ELEMENTS]
@@ -234,7 +235,7 @@ def _item(value: object, depth: int) -> Iterable[bytes]:
     if isinstance(value, (bool, int, float, type(None))):
         return [repr(value).encode()]
     if isinstance(value, (str, PurePath)):
-        return [PurePath(value).name.encode("utf-8", "surrogateescape")]  # a job may have its own folder for data
+        return [PurePath(value).name.encode("utf-8", "surrogateescape")]  # each job may have its own data folder
     return _described(value, depth - 1)
 
 

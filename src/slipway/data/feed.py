@@ -1,4 +1,4 @@
-"""Where a rank stands within the data of an epoch, and the batches that are left from there on."""
+"""A rank's position in the data of an epoch, and its remaining batches."""
 
 from __future__ import annotations
 
@@ -10,63 +10,63 @@ from slipway.base.environment import World
 from slipway.base.errors import StateMismatchError, warn
 from slipway.data.dataset_digest import Data
 from slipway.data.loader_settings import LoaderSettings
-from slipway.data.loading import Origin, Pass, Replay, Reread, Seeds, can_replay
+from slipway.data.loading import Origin, Pass, Replay, Rewind, Seeds, can_replay
 from slipway.data.workers import has_running_workers
 from slipway.rng.seeding import Purpose, derive
 
 log = logging.getLogger(__name__)
 
 ORDER = 2
-"""Version of the orders that ``Sampler`` draws; a checkpoint records it, and a run of another version is refused."""
+"""Version of the orders that ``Sampler`` draws. A checkpoint records it; a run cannot resume with another version."""
 
 
 class Feed:
-    """The passes over loaders in an epoch: as a rule one, but a body may have several, one after the other."""
+    """The passes over loaders in an epoch: usually one, but the loop body may have several in sequence."""
 
     def __init__(self, world: World, *, seed: int, repeat_epoch: bool) -> None:
-        """Feed the rank of ``world``; see Session for the rest."""
+        """Feed the rank of ``world``; see Session for the other arguments."""
         self._world = world
         self._seed = seed
         self._repeat_epoch = repeat_epoch
-        self._sources: dict[int, tuple[object, Replay | Reread]] = {}
-        self._source: Replay | Reread | None = None
+        self._sources: dict[int, tuple[object, Replay | Rewind]] = {}
+        self._source: Replay | Rewind | None = None
         self._settings = LoaderSettings()
         self.data = Data()
-        """What the passes of this rank read."""
+        """Digests of the data that this rank's passes read."""
         self._origin = Origin()
         self._saved: dict[str, Any] | None = None
         self._saved_place: list[Any] = []
         self._warned: set[int] = set()
         self._used: set[int] = set()
         self.is_counting = False
-        """Whether the pass under way, or the last one, is the iterations of ``steps``."""
+        """Whether the current or last pass consists of the iterations of ``steps``."""
         self._iterations = 0
-        """Of ``steps``, up to the pass before."""
+        """Iterations of ``steps`` up to the previous pass."""
         self.ended: list[int] = []
-        """Batches of each pass of this epoch that has ended."""
+        """Number of batches of each pass of this epoch that has ended."""
         self.number = 0
-        """Of the pass under way, or the next one, in its epoch."""
+        """Number of the current or next pass in its epoch."""
         self.batch = 0
         """Batches of this pass done."""
         self.total: int | None = None
-        """Batches of this pass; None if nobody knows."""
+        """Batches in this pass; None if unknown."""
         self.size: int | None = None
-        """Samples of the data set of this pass, which another rank's may not have; None if nobody knows."""
+        """Samples in this pass's data set, which may differ between ranks; None if unknown."""
 
     def resume(self, facts: dict[str, Any], step: int) -> int:
-        """Go on in the epoch where ``facts``, of a checkpoint, say; return how many steps this rank has done.
+        """Resume the epoch at the position in a checkpoint's ``facts``; return the steps that this rank has done.
 
         Args:
-            facts: as ``facts`` gave them; each place with the steps that its rank had done, ``size``, ``ended`` and
-                the facts of ``data``.
-            step: the most that any rank had done.
+            facts: as the method ``facts`` returned them; each place is followed by the steps that its rank had done,
+                ``size``, ``ended`` and the facts of ``data``.
+            step: the largest step of any rank.
 
         Raises:
             StateMismatchError: if another version of slipway drew the order.
         """
         if facts["order"] != ORDER:
             raise StateMismatchError(
-                "newer-format", f"samples are ordered by version {facts['order']}, and this slipway knows {ORDER} only."
+                "newer-format", f"samples are in order version {facts['order']}; this slipway supports only {ORDER}."
             )
         self._iterations = facts.get("iterations", 0)
         self._settings.resume(facts.get("changed", {}))
@@ -80,7 +80,7 @@ class Feed:
 
     @property
     def is_resuming(self) -> bool:
-        """Whether the pass in which the run was saved has not begun again yet."""
+        """Whether the pass in which the run was saved has yet to resume."""
         return self._saved is not None
 
     @property
@@ -90,7 +90,7 @@ class Feed:
 
     @property
     def done(self) -> int:
-        """Batches done of the pass under way, or of the next one: in a resumed epoch known before that begins."""
+        """Batches done of the current or next pass; in a resumed epoch this is known before the pass begins."""
         if self._saved is None:
             return self.batch
         number, batch, *_ = self._saved_place
@@ -101,11 +101,11 @@ class Feed:
 
     @property
     def place(self) -> list[Any]:
-        """Where this rank stands: the number of the pass, its batches done, and of how many."""
+        """The rank's position: number of the pass, its batches done, and its total batches."""
         return [self.number, self.batch, self.total]
 
     def facts(self, places: list[Any]) -> dict[str, Any]:
-        """Return what ``resume`` takes; ``places`` are those of all ranks."""
+        """Return the facts for a checkpoint, as ``resume`` takes them; ``places`` are the places of all ranks."""
         samples = 0
         if self._replay and self._replay.sampler:
             samples = self._replay.consumed(self.batch, self._origin, self._world)
@@ -116,12 +116,12 @@ class Feed:
             "order": ORDER,
             "iterations": self.batch if self.is_counting else self._iterations,
             "changed": self._settings.changed(
-                self.number if self._source else None, is_reread=isinstance(self._source, Reread)
+                self.number if self._source else None, is_reread=isinstance(self._source, Rewind)
             ),
         }
 
     def next_epoch(self) -> None:
-        """Begin to count anew."""
+        """Reset the counts for the next epoch, and close loaders that the last epoch did not use."""
         self.number = -1
         self.next_pass()
         self.ended = []
@@ -130,7 +130,7 @@ class Feed:
         self._used = set()
 
     def next_pass(self) -> None:
-        """Go on behind a pass that has ended."""
+        """End the current pass and reset the counts for the next one."""
         self.ended.append(self.done)
         self.number += 1
         if self.is_counting:
@@ -140,10 +140,10 @@ class Feed:
         self.batch, self.total, self.size, self._source, self._origin = 0, None, None, None, Origin()
 
     def begin_steps(self, total: int) -> Pass:
-        """Begin, or continue, the iterations of ``steps`` up to ``total``: those that are left of the whole run.
+        """Begin or continue the iterations of ``steps``, up to ``total`` over the whole run.
 
-        Calls of ``steps`` that follow each other are one pass. The one in which the run was saved is the first that
-        goes as far as that.
+        Consecutive calls of ``steps`` are one pass. The call in which the run was saved is the first whose ``total``
+        reaches the saved position.
         """
         if not self.is_counting:
             self.is_counting, self.batch = True, self._iterations
@@ -156,35 +156,36 @@ class Feed:
         return Pass(iter(range(self.batch, total)), self.total)
 
     def end_steps(self) -> None:
-        """End the pass of ``steps`` before another kind of loop."""
+        """End a pass of ``steps``, if there is one, before another kind of loop begins."""
         if self.is_counting:
             self.next_pass()
 
     def begin(self, loader: Iterable[Any], *, epoch: int) -> Pass:
-        """Begin a pass over ``loader``, behind the batches that are done.
+        """Begin a pass over ``loader``, after the batches that are done.
 
         Raises:
-            StateMismatchError: if these are not known for this loader, or on this number of ranks.
+            StateMismatchError: if the loader or its data differ from the save, or the number of ranks has changed and
+                this loader cannot continue with another one.
         """
         if id(loader) not in self._warned and has_running_workers(loader):
             warn(
                 log,
                 "early-workers",
-                "workers of a loader run since before the session: a signal to all processes ends them",
+                "a loader's workers were started before the session: a signal to all processes would end them",
             )
         self._warned.add(id(loader))
         self._used.add(id(loader))
         _set_epoch(loader, epoch)
         self._source = self._source_of(loader)
         if self._saved and self.number < self._saved_place[0] and self._require_same_ranks(self._saved, epoch):
-            return Pass(iter(()), None)  # this pass was over
+            return Pass(iter(()), None)  # this pass had ended before the save
         saved, self._saved = self._saved, None
         self.size = _samples(loader) if self._replay else None
         size = self._saved_place[4] if saved and len(saved["places"]) == self._world.size else None
         if size not in {None, self.size}:
             raise StateMismatchError(
                 "different-data",
-                f"the data set has {self.size} samples, and had {size} when the run was saved in mid-epoch: use the "
+                f"the data set has {self.size} samples, but had {size} when the run was saved in mid-epoch: use the "
                 "same data.",
             )
         same_ranks = saved is not None and len(saved["places"]) == self._world.size
@@ -193,27 +194,27 @@ class Feed:
         if not self._replay:
             self._compare_settings(loader, within=bool(saved))
         found = self._start(epoch)
-        if self._replay:  # as they are after the sampler has drawn
+        if self._replay:  # the settings after the sampler has drawn
             self._compare_settings(loader, within=bool(saved))
         expected = self._saved_place[2] if saved and self._origin == Origin(*saved["origin"]) else None
         if expected not in {None, found.total}:
             raise StateMismatchError(
                 "different-data",
-                f"the loader has {found.total} batches, and had {expected} when the run was saved: use the same data, "
+                f"the loader has {found.total} batches, but had {expected} when the run was saved: use the same data, "
                 "batch size and sampler.",
             )
         self.total = found.total
         return found
 
     def close(self) -> None:
-        """Release the copies of loaders, and end their workers."""
+        """Release the loaders' copies, and end their workers."""
         for _, source in self._sources.values():
             source.close()
         self._sources.clear()
         self._source = None
 
     def _compare_settings(self, loader: object, *, within: bool) -> None:
-        if self._world.is_root:  # which saves its own
+        if self._world.is_root:  # rank 0 saves its settings
             self._settings.begin(self.number, loader, within=within)
 
     def _start(self, epoch: int) -> Pass:
@@ -230,13 +231,13 @@ class Feed:
             warn(
                 log,
                 "slow-resume",
-                "this loader has no index: its first %d batches are fetched again, and dropped",
+                "this loader cannot skip by index: its first %d batches are fetched again and discarded",
                 self.batch,
             )
         return self._source.start(skip=self.batch, world=self._world, seeds=seeds)
 
     def _place(self, saved: dict[str, Any], epoch: int) -> tuple[int, Origin]:
-        """Return how many batches this rank has done, and where they are counted from."""
+        """Return the batches that this rank has done, and the origin from which they are counted."""
         done = self._saved_place[1]
         if self._replay and self._replay.sampler and len(saved["places"]) != self._world.size:
             return done, Origin(saved["samples"], done)
@@ -245,10 +246,10 @@ class Feed:
         return done, Origin(*saved["origin"])
 
     def _require_same_ranks(self, saved: dict[str, Any], epoch: int) -> bool:
-        """Return whether the epoch goes on; False if it begins anew, as the script has asked for that.
+        """Return whether the epoch can continue; False if it begins again, as ``repeat_epoch`` requests.
 
         Raises:
-            StateMismatchError: if it can do neither.
+            StateMismatchError: if the number of ranks has changed and ``repeat_epoch`` is false.
         """
         places = [place[:2] for place in saved["places"]]
         if len(places) == self._world.size or all(place == [places[0][0], 0] for place in places):
@@ -256,17 +257,17 @@ class Feed:
         if not self._repeat_epoch:
             raise StateMismatchError(
                 "different-ranks",
-                f"the run was saved by {len(places)} rank(s) in mid-epoch, and {self._world.size} continue it: only "
-                "slipway.Sampler can divide the rest of an epoch anew. Session(repeat_epoch=True) repeats the epoch.",
+                f"the run was saved by {len(places)} rank(s) in mid-epoch, but now has {self._world.size}: only "
+                "slipway.Sampler can redistribute the rest of an epoch. Session(repeat_epoch=True) repeats the epoch.",
             )
-        warn(log, "epoch-repeated", "epoch %d begins anew, because the number of ranks has changed", epoch + 1)
+        warn(log, "epoch-repeated", "epoch %d begins again, because the number of ranks has changed", epoch + 1)
         self._saved_place = [0, 0, None]
         return False
 
-    def _source_of(self, loader: Any) -> Replay | Reread:
-        """Return what iterates ``loader``, which keeps its workers from epoch to epoch."""
+    def _source_of(self, loader: Any) -> Replay | Rewind:
+        """Return the cached iteration wrapper of ``loader``, which may keep its workers between epochs."""
         if id(loader) not in self._sources:
-            self._sources[id(loader)] = loader, (Replay if can_replay(loader) else Reread)(loader)
+            self._sources[id(loader)] = loader, (Replay if can_replay(loader) else Rewind)(loader)
         return self._sources[id(loader)][1]
 
     @property
@@ -275,7 +276,7 @@ class Feed:
 
 
 def _set_epoch(loader: Any, epoch: int) -> None:
-    """Tell the sampler of ``loader`` the epoch, by which some draw their order."""
+    """Call ``set_epoch`` of the loader's sampler, if it has one: some samplers draw their order by the epoch."""
     batch_sampler = getattr(loader, "batch_sampler", None)
     for sampler in (getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)):
         if set_epoch := getattr(sampler, "set_epoch", None):
@@ -284,7 +285,7 @@ def _set_epoch(loader: Any, epoch: int) -> None:
 
 
 def _samples(loader: Any) -> int | None:
-    """Return how many samples the data set of ``loader`` has; None if it does not say."""
+    """Return the number of samples in the loader's data set; None if it has no length."""
     try:
         return len(loader.dataset)
     except TypeError:

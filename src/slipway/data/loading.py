@@ -1,9 +1,9 @@
-"""The batches of a DataLoader, from any batch of any epoch on: the same ones, whoever fetches them.
+"""Iteration over a DataLoader from any batch of any epoch, with batches that are the same in each attempt.
 
-A DataLoader is iterated through a copy whose sampler is replaced. The order of an epoch is drawn at once, under a seed
-of its own; a worker seeds the global generators before it fetches a batch. So a resumed run skips batches by their
-index, and fetches the others with the random numbers that they always have. Without workers, the rank's own generators
-serve, which a checkpoint holds.
+A copy of the DataLoader with a replaced sampler is iterated. The order of an epoch is drawn at once, with a separate
+seed, and a worker seeds the global generators before it fetches each batch. Therefore a resumed run can skip batches by
+index, and fetches the other batches with the same random numbers as an uninterrupted run. Without workers, fetching
+uses the rank's own generators, which are saved in checkpoints.
 """
 
 from __future__ import annotations
@@ -23,80 +23,80 @@ from slipway.data.order import Order
 from slipway.data.sampler import GlobalBatches, Sampler, global_batches, share
 from slipway.data.workers import end_workers
 from slipway.rng.continuing_generators import seeded_loaders
-from slipway.rng.loader_generators import OwnGenerators, own_generators, reseed_all, seed_worker
+from slipway.rng.loader_generators import LoaderGenerators, find_generators, reseed_all, seed_worker
 from slipway.rng.seeding import Purpose, derive, seed_generators
 
 
 class Request(NamedTuple):
-    """A request for a batch, or for a sample if the loader makes no batches: it seeds the worker that receives it.
+    """A request for a batch, or for a sample if the loader does not batch; it seeds the worker that receives it.
 
-    Unpickled there it is the index alone, so that the data set, ``collate_fn`` and everything else in a worker are the
-    user's own objects.
+    In the worker it unpickles to the plain index, so that the data set, ``collate_fn`` and everything else there are
+    the user's unmodified objects.
     """
 
     seed: int
     index: Any
-    """Indices of samples for a batch, or what the sampler gave."""
+    """A batch's sample indices, or the sampler's value if the loader does not batch."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Be pickled as a call of ``receive``."""
+        """Pickle as a call of ``receive``."""
         return receive, (self.seed, self.index)
 
 
 def receive(seed: int, index: Any) -> Any:
-    """Seed the generators of this worker process for what it fetches next, and return ``index``."""
+    """Seed this worker's generators for the next fetch, and return ``index``."""
     seed_worker(seed)
     return index
 
 
 class Requests:
-    """Takes the place of a sampler: the requests of the current pass, for which the loader asks on each pass."""
+    """Replacement for a loader's sampler, which yields the current pass's requests."""
 
     def __init__(self) -> None:
-        """Request nothing yet."""
+        """Start without requests."""
         self.now: Iterable[Any] = ()
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the requests of this pass."""
+        """Iterate over the current pass's requests."""
         return iter(self.now)
 
 
 class Origin(NamedTuple):
-    """Where the batches of an epoch are counted from: its beginning, or where the number of ranks changed."""
+    """Position from which an epoch's batches are counted: its beginning, or where the number of ranks changed."""
 
     samples: int = 0
-    """Samples of the epoch consumed before, over all ranks."""
+    """Samples of the epoch consumed before this position, over all ranks."""
     batches: int = 0
-    """Batches of it done before."""
+    """Batches of the epoch done before this position."""
 
 
 class Seeds(NamedTuple):
-    """Of a pass."""
+    """Seeds of a pass."""
 
     order: int
-    """Of the order of its samples, the same on all ranks."""
+    """Seed of the order of samples, the same on all ranks."""
     fetch: int
-    """Of what is drawn while samples are fetched; another one on each rank."""
+    """Seed for fetching samples, different on each rank."""
     start: int
-    """Of workers that persist, where they start: the same one for all passes of a rank."""
+    """Seed for the start of persistent workers, the same for all passes of a rank."""
 
 
 class Pass(NamedTuple):
-    """A pass over the data under way."""
+    """A pass over the data."""
 
     batches: Iterator[Any]
     total: int | None
-    """Number of batches of the whole pass, with those that are skipped; None if nobody knows."""
+    """Number of batches in the whole pass, including skipped ones; None if unknown."""
     reseeds: bool = False
-    """Whether to fetch a batch seeds the generators of this process, so that the body of the loop needs seeds too."""
+    """Whether fetching a batch seeds this process's generators, so that the loop body must be seeded too."""
 
 
 ITERATION = ("__iter__", "_get_iterator", "_index_sampler", "_auto_collation", "sampler", "batch_sampler")
-"""What decides how a DataLoader is iterated; a subclass that has one of these otherwise is left to itself."""
+"""Attributes that determine how a DataLoader is iterated; a subclass that overrides one of them cannot be replayed."""
 
 
 def can_replay(loader: object) -> bool:
-    """Return whether batches of ``loader`` can be requested by their index: whether torch alone iterates it."""
+    """Return whether batches of ``loader`` can be requested by index: it iterates as torch's DataLoader does."""
     return (
         isinstance(loader, DataLoader)
         and all(getattr(type(loader), name, None) is getattr(DataLoader, name, None) for name in ITERATION)
@@ -106,14 +106,14 @@ def can_replay(loader: object) -> bool:
 
 
 class Replay:
-    """Passes over a DataLoader that begin anywhere, through a copy of it with another sampler."""
+    """Passes over a DataLoader that can begin at any batch, through a copy with another sampler."""
 
     def __init__(self, loader: DataLoader[Any]) -> None:
-        """Iterate ``loader``; its workers start with the first pass, and persist if the loader's would."""
+        """Iterate over ``loader``; workers start with the first pass, and persist if the loader's would."""
         inner = getattr(loader.batch_sampler, "sampler", None)
         if isinstance(loader.sampler, Sampler) != isinstance(inner, Sampler):
             raise SessionError(
-                "sampler-batch-size", "slipway.Sampler makes the batches itself: give DataLoader a batch_size with it."
+                "sampler-batch-size", "pass slipway.Sampler to the DataLoader as sampler, together with a batch_size."
             )
         self._original = loader
         self._order = Order(loader)
@@ -129,31 +129,31 @@ class Replay:
         return self._original.sampler if isinstance(self._original.sampler, Sampler) else None
 
     def consumed(self, done: int, origin: Origin, world: World) -> int:
-        """Return how many samples of the epoch all ranks have consumed after ``done`` batches; of slipway's Sampler."""
+        """Return the samples of the epoch that all ranks have consumed after ``done`` batches; slipway.Sampler only."""
         return origin.samples + self._division(origin, world).end(done - origin.batches)
 
     def start(self, *, skip: int, origin: Origin, world: World, seeds: Seeds) -> Pass:
         """Begin a pass after ``skip`` batches.
 
         Args:
-            skip: batches that this rank has done.
-            origin: for slipway's Sampler: where its batches are counted from.
-            world: of this rank.
-            seeds: of this pass.
+            skip: number of batches that this rank has done.
+            origin: for slipway.Sampler, the position from which its batches are counted.
+            world: this rank's world.
+            seeds: this pass's seeds.
         """
         loader = self._copied(seeds)
         done = skip
-        if loader.num_workers:  # so that each batch has the worker that it always has, of which it may depend
+        if loader.num_workers:  # so that the same worker fetches each batch, which may depend on the worker
             skip -= (skip - origin.batches) % loader.num_workers
         if self.sampler:
             self._order.seed(seeds.order, world)
             division = self._division(origin, world)
             total: int | None = division.count + origin.batches
-            indices: Iterator[Any] = self._shares(self.sampler.order(), division, origin, world, skip=skip)
+            indices: Iterator[Any] = self._iterate_shares(self.sampler.order(), division, origin, world, skip=skip)
         else:
             indices, total = self._order.draw(seeds.order, world)
             indices = itertools.islice(indices, skip, None)
-        own = own_generators(loader.dataset, loader.collate_fn)
+        own = find_generators(loader.dataset, loader.collate_fn)
         if loader.num_workers:
             indices = (Request(derive(seeds.fetch, number), index) for number, index in enumerate(indices, skip))
         elif own:
@@ -161,7 +161,7 @@ class Replay:
         self._requests.now = indices
         self._iterator = iter(loader)
         batches: Iterator[Any] = itertools.islice(self._iterator, done - skip, None)
-        if own or self._order.generators:  # the body of the loop may draw from them, too
+        if own or self._order.generators:  # the loop body may draw from them, too
             everything = [*self._order.generators, *own]
             batches = _seeded_each(everything, derive(seeds.fetch, Purpose.BODY), batches, done)
         return Pass(batches, total)
@@ -171,10 +171,10 @@ class Replay:
         _shut_down(self._iterator)
 
     def _copied(self, seeds: Seeds) -> DataLoader[Any]:
-        """Return the copy of the loader with its attributes as they are now.
+        """Return a copy of the loader with the loader's current attributes.
 
-        A copy whose workers persist is kept, unless an attribute or a setting of the data set was changed: workers that
-        start in a later attempt know only the new one.
+        A copy with persistent workers is reused unless a loader attribute or a data set setting has changed, because
+        workers that start in a later attempt would only see the new value.
         """
         loader = self._original
         settings = {name: value for name, value in vars(loader).items() if name != "_iterator"}
@@ -190,20 +190,20 @@ class Replay:
             requested = "sampler" if loader.batch_sampler is None else "batch_sampler"
             vars(self._copy).update({requested: self._requests, "_iterator": None, "generator": torch.Generator()})
             seeded_loaders.add(self._copy)
-        # In workers it is get_worker_info().seed: of those that persist, the same one whenever they start.
+        # This seed determines get_worker_info().seed in workers: for persistent ones the same whenever they start.
         self._copy.generator.manual_seed(seeds.start if loader.persistent_workers else seeds.fetch)
         return self._copy
 
-    def _shares(
+    def _iterate_shares(
         self, order: Sequence[int], division: GlobalBatches, origin: Origin, world: World, *, skip: int
     ) -> Iterator[Sequence[int]]:
-        """Yield the rank's part of each batch behind ``skip`` ones."""
+        """Yield the rank's share of each batch after the first ``skip`` batches."""
         for number in range(skip - origin.batches, division.count):
             begin, end = (origin.samples + division.end(count) for count in (number, number + 1))
             yield list(share(order[begin:end], world.rank, world.size))
 
     def _division(self, origin: Origin, world: World) -> GlobalBatches:
-        """Return how what follows ``origin`` is divided into batches; of slipway's Sampler."""
+        """Return how the samples after ``origin`` are divided into batches; slipway.Sampler only."""
         assert self.sampler
         assert self._original.batch_size
         left = self.sampler.samples - origin.samples
@@ -213,38 +213,38 @@ class Replay:
 
 
 def _seeded_each(generators: Sequence[Any], seed: int, items: Iterator[Any], first: int) -> Iterator[Any]:
-    """Yield ``items``, each after ``generators`` were seeded by its number, from ``first`` on, for what follows."""
+    """Yield ``items``; seed ``generators`` by the item's number, counted from ``first``, before yielding each."""
     for number, item in enumerate(items, first):
         reseed_all(generators, derive(seed, number))
         yield item
 
 
 def _shut_down(iterator: Iterator[Any] | None) -> None:
-    """End the workers of a DataLoader's iterator; left to the end of Python, that takes five seconds for each."""
+    """End the workers of a DataLoader's iterator; at the exit of Python this would take five seconds per worker."""
     if shut_down := getattr(iterator, "_shutdown_workers", None):
         shut_down()
 
 
-class Reread:
-    """Passes over anything else, which begin at the first batch: those that are done are fetched again, and dropped.
+class Rewind:
+    """Passes over other iterables, which begin at the first batch: completed batches are fetched again and discarded.
 
-    Of a list, a tuple or a range that costs nothing, and nothing is drawn for them.
+    For a list, a tuple or a range this costs nothing and draws no random numbers.
     """
 
     sampler = None
 
     def __init__(self, iterable: Iterable[Any]) -> None:
-        """Iterate ``iterable``."""
+        """Iterate over ``iterable``."""
         self._iterable = iterable
         self.holds_batches = type(iterable) in {list, tuple, range}
-        """Whether the batches are there, and fetching one again is no work."""
-        self._own = OwnGenerators(iterable)
+        """Whether the batches are in memory, so that fetching one again costs nothing."""
+        self._own = LoaderGenerators(iterable)
         if isinstance(iterable, DataLoader):
             seeded_loaders.add(iterable)
         self._iterator: Iterator[Any] | None = None
 
     def start(self, *, skip: int, world: World, seeds: Seeds) -> Pass:
-        """Begin a pass; see Replay."""
+        """Begin a pass after ``skip`` batches; see Replay."""
         self._seed(seeds.order, world)
         try:
             total = len(self._iterable)  # type: ignore[arg-type]
@@ -268,7 +268,7 @@ class Reread:
         self._own.seed(seed, world)
 
     def _seeded(self, batches: Iterator[Any], seed: int, world: World, *, first: int = 0) -> Iterator[Any]:
-        """Yield ``batches``, each fetched with generators that its number seeds, from ``first`` on."""
+        """Yield ``batches``; seed the generators by the batch's number, counted from ``first``, before each fetch."""
         for number in itertools.count(first):
             self._seed(derive(seed, number), world)
             try:

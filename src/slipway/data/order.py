@@ -1,4 +1,4 @@
-"""The order in which the samplers of a loader request samples: a function of its seed, from any place on."""
+"""Order in which a loader's samplers request samples, as a function of a seed."""
 
 from __future__ import annotations
 
@@ -15,48 +15,48 @@ from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler, Wei
 from slipway.base.environment import World
 from slipway.data.sampler import Sampler
 from slipway.rng.continuing_generators import generators_of
-from slipway.rng.loader_generators import OwnGenerators, reseed_all
+from slipway.rng.loader_generators import LoaderGenerators, reseed_all
 from slipway.rng.seeding import derive, seed_generators
 
-WITHOUT_RANKS = (RandomSampler, WeightedRandomSampler, SubsetRandomSampler)
-"""Samplers that draw from all samples on each rank; the ranks must not draw the same."""
+RANK_UNAWARE_SAMPLERS = (RandomSampler, WeightedRandomSampler, SubsetRandomSampler)
+"""Samplers that draw from all samples on each rank, so they need a different seed on each rank."""
 CHUNK = 32
-"""Requests of an endless sampler that are drawn at once, as each time the global generators are saved and restored."""
+"""Requests drawn at once from an endless sampler: each chunk saves and restores the global generators."""
 
 
 class Order:
-    """The order of a loader's samplers; generators that these hold are seeded for each pass."""
+    """The order of a loader's samplers, whose generators are seeded for each pass."""
 
     def __init__(self, loader: DataLoader[Any]) -> None:
-        """Draw from ``loader``, whose samplers stay the same."""
+        """Use the samplers of ``loader``, which must not be replaced later."""
         sampler: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
         inner = getattr(sampler, "sampler", None)
         self._sampler = sampler
-        self._has_ranks = not isinstance(inner or sampler, WITHOUT_RANKS)
+        self._has_ranks = not isinstance(inner or sampler, RANK_UNAWARE_SAMPLERS)
         self._named = generators_of(loader)
-        self._others = OwnGenerators(loader.sampler, sampler, without=self._named)
+        self._others = LoaderGenerators(loader.sampler, sampler, without=self._named)
         of_slipway = [owner.generator for owner in (sampler, inner) if isinstance(owner, Sampler)]
         self.generators = [g for g in (*self._named, *self._others.found) if all(g is not own for own in of_slipway)]
-        """Those of the script, which are not slipway's own."""
+        """The script's generators, without those of slipway.Sampler."""
 
     def seed(self, seed: int, world: World) -> None:
         """Seed the generators from which the order is drawn.
 
         Args:
-            seed: the same on all ranks; torch's random samplers get another one of it on each rank.
-            world: of this rank.
+            seed: the same on all ranks; for torch's random samplers, each rank derives its own seed from it.
+            world: this rank's world.
         """
-        seed = self._of_rank(seed, world)
+        seed = self._rank_seed(seed, world)
         seed_generators(seed)
         for generator in self._named:
             generator.manual_seed(seed)
         self._others.seed(seed, world)
 
     def draw(self, seed: int, world: World) -> tuple[Iterator[Any], int | None]:
-        """Return the order, and its length; None if it is not known, as of a sampler without end.
+        """Return the order and its length; the length is None if unknown, as for an endless sampler.
 
-        What has a length is drawn at once. The rest is drawn while training draws from the same generators, and so
-        under separate seeds.
+        An order of known length is drawn at once. Otherwise requests are drawn during training, which draws from the
+        same generators, and therefore with separate seeds.
         """
         self.seed(seed, world)
         requests = iter(self._sampler)
@@ -64,10 +64,10 @@ class Order:
         drawn = [] if promised is None else list(itertools.islice(requests, promised + 1))
         if promised is not None and len(drawn) <= promised:
             return iter(drawn), len(drawn)
-        return itertools.chain(drawn, self._apart(requests, self._of_rank(seed, world))), None
+        return itertools.chain(drawn, self._apart(requests, self._rank_seed(seed, world))), None
 
     def _apart(self, requests: Iterator[Any], seed: int) -> Iterator[Any]:
-        """Yield ``requests``, drawn in chunks under separate seeds, so that nothing between them matters."""
+        """Yield ``requests``, drawn in chunks with separate seeds, so that draws between the chunks have no effect."""
         for number in itertools.count():
             with _preserved_generators():
                 seed_generators(derive(seed, number))
@@ -77,12 +77,12 @@ class Order:
                 return
             yield from chunk
 
-    def _of_rank(self, seed: int, world: World) -> int:
+    def _rank_seed(self, seed: int, world: World) -> int:
         return seed if self._has_ranks else derive(seed, world.rank)
 
 
 def _length(sampler: Any) -> int | None:
-    """Return how many requests ``sampler`` promises; None if it has no length, or a batch sampler's own has none."""
+    """Return the length of ``sampler``; None if the sampler, or the sampler inside a batch sampler, has no length."""
     try:
         return len(sampler)
     except (TypeError, NotImplementedError):
@@ -91,7 +91,7 @@ def _length(sampler: Any) -> int | None:
 
 @contextlib.contextmanager
 def _preserved_generators() -> Iterator[None]:
-    """Bring the global generators of the CPU back to where they are now."""
+    """Restore the current states of the global CPU generators at the end of the body."""
     numpy: Any = sys.modules.get("numpy")
     python, torchs = random.getstate(), torch.default_generator.get_state()
     numpys = numpy and numpy.random.get_state()

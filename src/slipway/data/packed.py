@@ -1,4 +1,4 @@
-"""A folder of images for each class, packed into a ZIP archive: ``trainer pack`` writes one, and ``zip`` too."""
+"""Image data set in a ZIP archive with one folder per class, as ``trainer pack`` or ``zip`` writes it."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from slipway.base.errors import SessionError
 from slipway.data.archive import Archive, ArchiveError
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm"}
-"""Of files that are taken for images, in lower case."""
-LEFT_OUT = {"__MACOSX", "@eaDir", "lost+found"}
-"""Folders that macOS adds to an archive, Synology's DSM to any folder, and ext4 to a disk."""
+"""Suffixes of image files, in lower case."""
+IGNORED_FOLDERS = {"__MACOSX", "@eaDir", "lost+found"}
+"""Ignored folders, which macOS adds to an archive, Synology's DSM to any folder, and ext4 to a disk."""
 
 
 class Images(NamedTuple):
-    """The images among some files, in the order of their paths."""
+    """The images among a list of files, in the order of their paths."""
 
     numbers: array[int]
-    """Which of the files they are."""
+    """Indices into the list of files."""
     labels: array[int]
+    """Class numbers, indices into ``classes``."""
     classes: tuple[str, ...]
 
 
 def find_images(names: Iterable[str], folder: str = "") -> Images:
-    """Return the images among files whose paths are ``names``, below ``folder``, in which each class is a folder.
+    """Return the images below ``folder`` among the paths ``names``; each class is a folder in ``folder``.
 
-    Those below a folder that ``is_left_out`` are not counted. Of files of the same name the last one counts, as to
-    programs that unpack an archive.
+    Images below a folder that ``is_ignored_folder`` are ignored. If several files have the same name, the last one
+    counts, as for programs that unpack an archive.
     """
     start = f"{folder}/" if folder else ""
     found = {
@@ -41,7 +42,7 @@ def find_images(names: Iterable[str], folder: str = "") -> Images:
         if name.startswith(start)
         and "/" in name[len(start) :]
         and is_image(name)
-        and not left_out_of(name[len(start) :])
+        and not ignored_folder_of(name[len(start) :])
     }
     paths = sorted(found)
     classes = tuple(dict.fromkeys(path.partition("\0")[0] for path in paths))
@@ -50,14 +51,14 @@ def find_images(names: Iterable[str], folder: str = "") -> Images:
     return Images(array("q", (found[path] for path in paths)), labels, classes)
 
 
-def root_of(names: Iterable[str]) -> str:
-    """Return the folder for which an archive stands: the one that holds all images, each in a folder of its class.
+def archive_root(names: Iterable[str]) -> str:
+    """Return an archive's root folder, which holds all class folders; "" if these are at the archive's top.
 
-    "" is returned for the archive itself, as of ``trainer pack``; ``zip -r photos.zip photos`` has such a folder.
+    ``zip -r photos.zip photos`` creates an archive with such a root folder; ``trainer pack`` creates one without.
     """
     tops = set()
     for name in filter(is_image, names):
-        if left_out_of(name):
+        if ignored_folder_of(name):
             continue
         top, *below = name.split("/")
         if len(below) < len(("class", "image")) or top in {"train", "val"}:
@@ -67,42 +68,42 @@ def root_of(names: Iterable[str]) -> str:
 
 
 def is_image(name: str) -> bool:
-    """Return whether a path has the suffix of an image."""
-    stem, _, suffix = name.rpartition("/")[2].rpartition(".")  # pathlib takes longer, and names may be millions
+    """Return whether a path has an image's suffix."""
+    stem, _, suffix = name.rpartition("/")[2].rpartition(".")  # pathlib is slower, and there may be millions of names
     return bool(stem) and f".{suffix.lower()}" in SUFFIXES
 
 
-def is_left_out(folder: str) -> bool:
-    """Return whether a folder of this name holds no samples: hidden, as ``.ipynb_checkpoints``, or of LEFT_OUT."""
-    return folder.startswith(".") or folder in LEFT_OUT
+def is_ignored_folder(folder: str) -> bool:
+    """Return whether to ignore a folder of this name: hidden, such as ``.ipynb_checkpoints``, or in IGNORED_FOLDERS."""
+    return folder.startswith(".") or folder in IGNORED_FOLDERS
 
 
-def left_out_of(path: str) -> str:
-    """Return the path of the first folder on the way to a file that is left out, or ""."""
+def ignored_folder_of(path: str) -> str:
+    """Return the path of the first ignored folder above a file; "" if there is none."""
     folders = path.split("/")[:-1]
     for depth, name in enumerate(folders, start=1):
-        if is_left_out(name):
+        if is_ignored_folder(name):
             return "/".join(folders[:depth])
     return ""
 
 
 class PackedImages(Dataset[tuple[Any, int]]):
-    """Images of a ZIP archive and the numbers of their classes, as torchvision's ImageFolder gives those of a folder.
+    """Data set of the images in a ZIP archive and their class numbers, like torchvision's ImageFolder.
 
-    Images are read at random, each by one call, by the workers of a DataLoader too, and checked against their
-    checksums. Hidden folders, ``__MACOSX``, ``@eaDir`` and ``lost+found`` are left out.
+    Images can be read in any order, also in a DataLoader's workers. Each read is one call and verifies the checksum.
+    Hidden folders, ``__MACOSX``, ``@eaDir`` and ``lost+found`` are ignored.
     """
 
     def __init__(self, path: str | Path, folder: str = "", *, transform: Callable[[Any], Any] | None = None) -> None:
         """Open an archive.
 
         Args:
-            path: of the archive.
-            folder: in it, with a folder for each class: ``"train"``, say; by default the archive itself.
-            transform: takes a PIL image, RGB, and returns the sample.
+            path: path of the archive.
+            folder: folder in the archive with one folder per class, such as ``"train"``; default: the archive's top.
+            transform: takes an RGB PIL image and returns the sample.
 
         Raises:
-            SessionError: if it cannot be read, is damaged, or has no images there.
+            SessionError: if the archive cannot be read, is damaged, or has no images in the folder.
         """
         try:
             self._archive = Archive(Path(path))
@@ -111,10 +112,12 @@ class PackedImages(Dataset[tuple[Any, int]]):
         except ArchiveError as error:
             raise SessionError("damaged-archive", f"cannot open: {error}") from error
         names = self._archive.names
-        self._numbers, self.targets, self.classes = find_images(names, "/".join(filter(None, (root_of(names), folder))))
+        self._numbers, self.targets, self.classes = find_images(
+            names, "/".join(filter(None, (archive_root(names), folder)))
+        )
         if not self.classes:
             inside = f" below {folder}/" if folder else ""
-            raise SessionError("no-images", f"{path}: no images{inside}; it must hold a folder of them for each class.")
+            raise SessionError("no-images", f"{path}: no images{inside}; it must contain one folder per class.")
         self.class_to_idx = {name: label for label, name in enumerate(self.classes)}
         self.transform = transform
 
@@ -123,10 +126,10 @@ class PackedImages(Dataset[tuple[Any, int]]):
         return len(self._numbers)
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
-        """Return an image, transformed, and its class.
+        """Return a transformed image and its class number.
 
         Raises:
-            SessionError: if it is damaged.
+            SessionError: if the image cannot be read or is damaged.
         """
         from PIL import Image  # noqa: PLC0415 -- slipway itself needs no PIL
 
@@ -136,7 +139,7 @@ class PackedImages(Dataset[tuple[Any, int]]):
                 sample = image.convert("RGB")
         except MemoryError:
             raise
-        except Exception as error:  # PIL has many of damage
+        except Exception as error:  # PIL raises many kinds for damaged images
             raise SessionError(
                 "data-unreadable", f"cannot read {self._archive.path}/{self._archive.names[number]}: {error}"
             ) from error

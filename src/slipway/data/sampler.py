@@ -1,4 +1,4 @@
-"""Which samples each rank takes: one order for all world sizes, and each sample exactly once."""
+"""Distributed sampler: one order of samples for all world sizes, and each sample exactly once."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ T = TypeVar("T")
 
 
 class Sampler(TorchSampler[int]):
-    """A sampler for ``Session.batches``, with which a run may be resumed on another number of ranks in mid-epoch.
+    """Sampler for ``Session.batches`` that lets a run resume in mid-epoch on another number of ranks.
 
-    ``DataLoader(dataset, batch_size=32, sampler=slipway.Sampler(dataset))`` gives each rank 32 samples a step. The last
-    batch of an epoch is divided among the ranks, as evenly as possible; nothing is repeated or left out, unless fewer
-    samples are left than there are ranks. Iterated by itself, it gives the whole order, as a world of one rank has it.
-    From 2^20 samples on, the order is computed part by part, in time and memory that do not depend on their number;
-    torch's samplers draw all of it at the start of an epoch.
+    ``DataLoader(dataset, batch_size=32, sampler=slipway.Sampler(dataset))`` gives each rank 32 samples per step. The
+    last batch of an epoch is divided among the ranks as evenly as possible. No sample is repeated or omitted, unless
+    fewer samples remain than there are ranks. Iterating over the sampler itself yields the whole order, as in a world
+    of one rank. For more than 2^20 samples the order is computed incrementally, in time and memory that do not depend
+    on the number of samples; torch's samplers draw the whole order at the start of an epoch.
     """
 
     def __init__(self, dataset: Sized, *, shuffle: bool = True) -> None:
         """Sample from a data set.
 
         Args:
-            dataset: of which the length counts; asked once.
-            shuffle: whether each epoch has a random order of its own; otherwise the data set's.
+            dataset: the data set; only its length is used, and read once.
+            shuffle: whether each epoch has a new random order; otherwise the data set's order is used.
         """
         self.samples = len(dataset)
         self._shuffle = shuffle
         self.generator: torch.Generator = torch.Generator()
-        """Draws the order; seeded by the session before each epoch."""
+        """Generator of the order; the session seeds it before each epoch."""
 
     def __iter__(self) -> Iterator[int]:
-        """Yield every index, in the order of the epoch."""
+        """Yield all indices in the epoch's order."""
         return iter(self.order())
 
     def __len__(self) -> int:
-        """Return the samples of a rank, by which ``len(loader)`` is the number of its batches."""
+        """Return the number of samples per rank, from which ``len(loader)`` derives the number of batches."""
         return max(1, self.samples // count_ranks())
 
     def order(self) -> Sequence[int]:
@@ -56,24 +56,25 @@ class Sampler(TorchSampler[int]):
 
 @dataclass(frozen=True)
 class GlobalBatches:
-    """How the samples of an epoch are divided into batches over all ranks."""
+    """Division of an epoch's samples into batches over all ranks."""
 
     count: int
+    """Number of batches."""
     size: int
-    """Of all but the last one."""
+    """Samples in each batch except the last one."""
     samples: int
-    """Of all of them."""
+    """Samples in all batches."""
 
     def end(self, number: int) -> int:
-        """Return how many samples are in the first ``number`` batches."""
+        """Return the number of samples in the first ``number`` batches."""
         return self.samples if number >= self.count else number * self.size
 
 
 def global_batches(samples: int, *, batch_size: int, ranks: int, drop_last: bool) -> GlobalBatches:
-    """Return how ``samples`` are divided into batches that hold ``batch_size`` for each rank, but for the last one.
+    """Return the division of ``samples`` into batches of ``batch_size`` per rank; the last batch may differ in size.
 
-    A rest that is smaller than the number of ranks joins the batch before it, since a rank without a sample would be
-    missed in the all-reduce of the gradients.
+    A remainder smaller than the number of ranks joins the batch before it, because a rank without a sample would be
+    missing in the all-reduce of the gradients.
     """
     size = batch_size * ranks
     full, rest = divmod(samples, size)
@@ -83,9 +84,9 @@ def global_batches(samples: int, *, batch_size: int, ranks: int, drop_last: bool
 
 
 def share(batch: Sequence[T], rank: int, ranks: int) -> Sequence[T]:
-    """Return the part of ``rank``, contiguous; the first ranks have one more if need be.
+    """Return the contiguous share of ``rank`` in a batch; the first ranks get one sample more if necessary.
 
-    Where there are more ranks than samples, those that would have none repeat the first one.
+    If there are more ranks than samples, ranks without a sample repeat the first sample.
     """
     least, longer = divmod(len(batch), ranks)
     begin = rank * least + min(rank, longer)

@@ -1,4 +1,4 @@
-"""Worker processes of DataLoaders, which a signal to all processes of a job must not kill before the rank has saved."""
+"""Shielding of DataLoader workers from signals to all of a job's processes, until the rank has saved."""
 
 from __future__ import annotations
 
@@ -18,73 +18,73 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from slipway.base.stop import SIGNALS, ignore_signals
-from slipway.rng.loader_generators import seed_worker, watch_worker
+from slipway.rng.loader_generators import register_worker_generators, seed_worker
 
 
-def end_when_queue_fails() -> None:
-    """Let this worker end when it cannot hand over a batch, as /dev/shm is full.
+def exit_on_queue_error() -> None:
+    """Make this worker exit if it cannot send a batch, such as when /dev/shm is full.
 
-    The queue would drop the batch, and the rank wait for ever. To be called before the first one is handed over.
+    Otherwise the queue would drop the batch and the rank would wait forever. Call this before the first batch is sent.
     """
 
     def end(error: Exception, _batch: object) -> NoReturn:
-        with contextlib.suppress(OSError):  # the terminal is gone
-            os.write(2, f"error[lost-worker]: a worker of a DataLoader cannot hand over its batch: {error}\n".encode())
+        with contextlib.suppress(OSError):  # the terminal is closed
+            os.write(2, f"error[lost-worker]: a DataLoader worker cannot send its batch: {error}\n".encode())
         os._exit(1)
 
-    Queue._on_queue_feeder_error = staticmethod(end)  # type: ignore[attr-defined] # noqa: SLF001 -- made to be replaced
+    Queue._on_queue_feeder_error = staticmethod(end)  # type: ignore[attr-defined] # noqa: SLF001 -- intended to be replaced
 
 
 class Shield:
-    """A ``worker_init_fn`` that passes over signals while a session is open, and then calls the user's own."""
+    """A ``worker_init_fn`` that makes the worker ignore signals while a session is open, and calls the user's own."""
 
     def __init__(self, loader: DataLoader[Any], closed: Any) -> None:
-        """Prepare the workers of ``loader``; ``closed``, in shared memory, says that the session is over."""
+        """Prepare for the workers of ``loader``; ``closed``, in shared memory, becomes true when the session ends."""
         self._own, self._collate = loader.worker_init_fn, loader.collate_fn
         self._persists = loader.persistent_workers
         self._closed = closed
 
     def __call__(self, worker: int) -> None:
-        """Begin in a worker process; its signals have been blocked since before it was started."""
+        """Initialize a worker process, which inherited blocked signals from its parent."""
         for number in SIGNALS:
-            if signal.getsignal(number) != signal.SIG_IGN:  # as SIGHUP is under nohup
-                signal.signal(number, self._obey_once_closed)
-        Finalize(None, ignore_signals, exitpriority=0)  # when Python ends, it takes its handlers away
+            if signal.getsignal(number) != signal.SIG_IGN:  # SIGHUP is ignored under nohup
+                signal.signal(number, self._handle_signal)
+        Finalize(None, ignore_signals, exitpriority=0)  # Python removes its handlers at exit
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        end_when_queue_fails()
+        exit_on_queue_error()
         if self._own:
             self._own(worker)
         info: Any = get_worker_info()
-        watch_worker(info.dataset, self._collate)
-        if self._persists:  # as for each later pass
+        register_worker_generators(info.dataset, self._collate)
+        if self._persists:  # as before each later pass
             seed_worker(info.seed)
 
-    def _obey_once_closed(self, number: int, _frame: FrameType | None) -> None:
+    def _handle_signal(self, number: int, _frame: FrameType | None) -> None:
         if self._closed.value:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
 
 
 class Reseed(NamedTuple):
-    """Goes to workers that persist, with torch's message that a pass begins, and seeds each where it arrives."""
+    """Seed sent to persistent workers with torch's message that a pass begins; unpickling it seeds the worker."""
 
     seed: int
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Be pickled as a call."""
+        """Pickle as a call that seeds the worker."""
         return _reseed_worker, (self.seed,)
 
 
 def _reseed_worker(seed: int) -> None:
     info: Any = get_worker_info()
-    seed_worker(seed + info.id)  # as torch does where a worker starts
+    seed_worker(seed + info.id)  # as torch does when a worker starts
 
 
 def begin_pass(loader: DataLoader[Any]) -> None:
-    """Let workers of ``loader`` that persist from an earlier pass draw what ones that start now would draw.
+    """Make persistent workers of ``loader`` draw the same random numbers as workers that start now.
 
-    Those of an IterableDataset are ended, so that others start: its iteration may depend on its state. So are
-    those that run since before the session.
+    Workers of an IterableDataset are ended, so that new ones start, because its iteration may depend on its state.
+    Workers that were started before the session are ended too.
     """
     iterator: Any = loader._iterator  # noqa: SLF001
     if iterator is None:
@@ -94,20 +94,20 @@ def begin_pass(loader: DataLoader[Any]) -> None:
     ):
         end_workers(loader)
         return
-    seed = int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator))  # drawn as for those that start
-    iterator._shared_seed = Reseed(seed)  # noqa: SLF001 -- sent to them when the pass begins
+    seed = int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator))  # drawn as for new workers
+    iterator._shared_seed = Reseed(seed)  # noqa: SLF001 -- sent to the workers when the pass begins
 
 
 @contextlib.contextmanager
 def shielded_workers() -> Iterator[None]:
-    """Shield the workers that any DataLoader starts within, those of a validation set too.
+    """Shield the workers that any DataLoader starts in the body, including a validation set's.
 
-    The signals are blocked while they start, as a process that is spawned inherits that, and would die of a signal
-    before it can set a handler.
+    Signals are blocked while workers start. A spawned process inherits this; otherwise a signal would kill it before
+    it could set a handler.
     """
     closed = multiprocessing.RawValue(c_bool, False)
     iterate = DataLoader.__iter__
-    get_iterator = DataLoader._get_iterator  # noqa: SLF001 -- all of torch's ways to start workers pass here
+    get_iterator = DataLoader._get_iterator  # noqa: SLF001 -- torch starts all workers through this
 
     def get_reseeded(loader: DataLoader[Any]) -> Any:
         begin_pass(loader)
@@ -119,7 +119,7 @@ def shielded_workers() -> Iterator[None]:
         own = loader.worker_init_fn
         if not isinstance(own, Shield):
             loader.worker_init_fn = Shield(loader, closed)
-        resource_tracker.ensure_running()  # or its start, with the first worker that is spawned, unblocks signals
+        resource_tracker.ensure_running()  # otherwise it starts with the first spawned worker and unblocks signals
         before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
             return get_iterator(loader)
@@ -138,9 +138,9 @@ def shielded_workers() -> Iterator[None]:
 
 
 def end_workers(loader: object) -> None:
-    """End the workers of ``loader`` that persist; torch does it only once nothing refers to their iterator any more.
+    """End the persistent workers of ``loader``; torch ends them only after the last reference to their iterator.
 
-    Python's exit would send them SIGTERM, and wait for ever for those that pass over it.
+    At exit, Python would send them SIGTERM and wait forever for workers that ignore it.
     """
     if has_running_workers(loader):
         loader._iterator._shutdown_workers()  # type: ignore[attr-defined] # noqa: SLF001
@@ -148,5 +148,5 @@ def end_workers(loader: object) -> None:
 
 
 def has_running_workers(loader: object) -> bool:
-    """Return whether ``loader`` has workers that persist and were started before."""
+    """Return whether ``loader`` has persistent workers that are already running."""
     return isinstance(loader, DataLoader) and hasattr(loader._iterator, "_shutdown_workers")  # noqa: SLF001

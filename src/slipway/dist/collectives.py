@@ -144,7 +144,7 @@ class RootOnly(Generic[T]):
         return RootOnly(self._comm, lambda: action(cast("T", self.on_root)))
 
 
-def count_alike(comm: Communicator, key: str, device: torch.device | None = None) -> int:
+def count_equal(comm: Communicator, key: str, device: torch.device | None = None) -> int:
     """Return how many ranks pass the same ``key`` as this one. All ranks must call this.
 
     ``device`` is as for ``all_gather_json``.

@@ -30,7 +30,7 @@ def adopt_ranks(environment: Environment, *, timeout: float) -> Communicator:
 
     Raises:
         NotJoinedError: if the script has joined no world, but a launcher started several processes.
-        AloneError: if the script has joined a world of one process, but a launcher started several.
+        SingleProcessError: if the script has joined a world of one process, but a launcher started several.
         WorldSizeError: if the world size differs from the planned one.
     """
     comm: Communicator = Alone(CPU)
@@ -66,7 +66,7 @@ def under_horovod() -> bool:
     return bool(hvd and hvd.is_initialized())
 
 
-def leave_at_exit() -> None:
+def destroy_group_at_exit() -> None:
     """Register an exit handler that destroys the process group if the script has not done so.
 
     Without it, Gloo ranks of torch 2.13 occasionally abort at exit.

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from slipway.dist.communicator import Communicator
-from slipway.dist.collectives import all_gather_json, count_alike
+from slipway.dist.collectives import all_gather_json, count_equal
 
 CHUNK = 1 << 22
 """Bytes that ``checksum`` processes at once; it needs 16 times as much memory."""
-MOST_NAMED = 3
+MAX_NAMED = 3
 """Maximum number of tensors that a message names."""
 
 
@@ -43,15 +43,15 @@ def differences(comm: Communicator, tensors: Mapping[str, Tensor]) -> str:
     if comm.world.size == 1:
         return ""
     own = {name: checksum(tensor) for name, tensor in tensors.items()}
-    if count_alike(comm, repr(own)) == comm.world.size:
+    if count_equal(comm, repr(own)) == comm.world.size:
         return ""
     gathered = all_gather_json(comm, [socket.gethostname(), own])
     usual, count = Counter(repr(sums) for _, sums in gathered).most_common(1)[0]
     odd = {rank: (host, sums) for rank, (host, sums) in enumerate(gathered) if repr(sums) != usual}
     most = next(sums for _, sums in gathered if repr(sums) == usual)
     names = list(dict.fromkeys(name for _, sums in odd.values() for name in sums if sums[name] != most.get(name)))
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    where = f"{', '.join(names[:MOST_NAMED])}{more}"
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    where = f"{', '.join(names[:MAX_NAMED])}{more}"
     who = ", ".join(f"rank {rank} ({host})" for rank, (host, _) in odd.items())
     if count > len(odd):
         return f"{who} differs from the other {count} ranks in {where}"

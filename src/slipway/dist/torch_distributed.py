@@ -17,13 +17,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from slipway.dist.collectives import count_alike
+from slipway.dist.collectives import count_equal
 from slipway.base.errors import JoinError, one_line, warn
 from slipway.base.environment import World
 
 log = logging.getLogger(__name__)
 
-FIRST_NOTE, NEXT_NOTES = 30.0, 60.0
+FIRST_WARNING_SECONDS, WARNING_INTERVAL_SECONDS = 30.0, 60.0
 """Seconds until a rank that waits for the others first logs a warning, and between further warnings."""
 
 
@@ -42,7 +42,7 @@ class TorchCommunicator:
         self._root = dist.get_global_rank(group, 0) if group else 0
         self.device = device
         self.world = World(dist.get_rank(group), dist.get_world_size(group), local_rank)
-        self.world = self.world._replace(local_size=count_alike(self, socket.gethostname()))
+        self.world = self.world._replace(local_size=count_equal(self, socket.gethostname()))
 
     def all_reduce_sum(self, values: Tensor) -> Tensor:
         """Return the sum of ``values`` over all ranks, as a new tensor."""
@@ -125,10 +125,10 @@ def _noted(wait: str) -> Iterator[None]:
     began, over = time.monotonic(), threading.Event()
 
     def tell() -> None:
-        pause = FIRST_NOTE
+        pause = FIRST_WARNING_SECONDS
         while not over.wait(pause):
             warn(log, "waiting-for-ranks", "%s; elapsed: %.0f s", wait, time.monotonic() - began)
-            pause = NEXT_NOTES
+            pause = WARNING_INTERVAL_SECONDS
 
     thread = threading.Thread(target=tell, daemon=True)
     thread.start()

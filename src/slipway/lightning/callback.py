@@ -20,15 +20,15 @@ from slipway.base.stop import Reason
 from slipway.checkpoint.store import CheckpointStore, reading
 from slipway.checks.skipped_steps import warn_of_skipping
 from slipway.dist.collectives import RootOnly, all_gather_json, broadcast_json, run_on_root
-from slipway.dist.existing_group import leave_at_exit
+from slipway.dist.existing_group import destroy_group_at_exit
 from slipway.lightning.checkpoint_file import FILE, require_intact
 from slipway.lightning.place import LightningPlace, Saved
-from slipway.run.agreement import Agreement, Pace
+from slipway.run.agreement import Agreement, VoteInterval
 from slipway.run.attempt import Attempt, Ownership
-from slipway.run.identity import SESSION, identify, in_use, is_of_another, say_if_done, unused_folder
+from slipway.run.identity import SESSION, identify, in_use, is_of_other_folder, log_if_done, next_unused_folder
 from slipway.run.recorder import provenance
 from slipway.run.run import Stopped
-from slipway.script.opening import Joined, folder_of_script, joined_ranks
+from slipway.script.opening import Joined, joined_ranks, script_run_folder
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
         self._stack = contextlib.ExitStack()
         self._joined: Joined | None = None
         self._writer: RootOnly[Writer] | None = None
-        self._pace = Pace()
+        self._pace = VoteInterval()
         self._start = self._step = self._checked = 0
         self._checked_at = 0.0
         self._reason = Reason.NONE
@@ -135,7 +135,7 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
         store = CheckpointStore(self._joined.folder.checkpoints, keep=self._keep)
         self._joined.ownership.run(lambda _: require_intact(store))
         self._trainer, self._used = pl_trainer, self._joined.folder.path
-        self._writer, self._pace, self._reason = None, Pace(), Reason.NONE
+        self._writer, self._pace, self._reason = None, VoteInterval(), Reason.NONE
         self._place = self._saved = None
 
     def on_fit_start(self, pl_trainer: Any, pl_module: Any) -> None:
@@ -220,13 +220,13 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
             self._place.seed()  # the next fit's weights must not depend on whether this one has trained
         self._joined = None
         self._stack.close()
-        leave_at_exit()  # Lightning created the process group, and destroys it only for NCCL
+        destroy_group_at_exit()  # Lightning created the process group, and destroys it only for NCCL
 
     # Private helpers.
 
     @property
     def _next_folder(self) -> Path:
-        return unused_folder(folder_of_script(self._path))
+        return next_unused_folder(script_run_folder(self._path))
 
     def _newest_in(self, folder: Path) -> str | None:
         with reading(folder):
@@ -242,7 +242,7 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
         newest = broadcast_json(comm, str(store.newest_folder() or ""))
         resumed = str(pl_trainer.ckpt_path or "")
         is_other = bool(newest) and not resumed.startswith(newest)
-        if any(all_gather_json(comm, is_other or is_of_another(resumed, folder.path))):
+        if any(all_gather_json(comm, is_other or is_of_other_folder(resumed, folder.path))):
             held = f"a run with checkpoint {newest}" if newest else "no run yet"
             error = SessionError(
                 "not-resumed",
@@ -262,7 +262,7 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
         def begin(owned: Ownership) -> Writer:
             record = {**provenance(comm.world, {}), SESSION: self._begun}
             attempt = owned.begin(provenance=record, step=self._start)
-            say_if_done(folder.path, owned.before, self._begun)
+            log_if_done(folder.path, owned.before, self._begun)
             store = CheckpointStore(folder.checkpoints, keep=self._keep, check_owner=attempt.check)
             store.set_aside_after(self._start)
             return Writer(attempt, store)

@@ -104,7 +104,7 @@ def read_attempts(folder: Folder, *, last_record: int) -> list[PastAttempt]:
         if attempt.ended and following.began and attempt.ended > following.began + 1:
             attempt.ended = None  # the files are copies with new modification times
     if found:
-        _complete_last(folder, found[-1], last_record)
+        _complete_last_attempt(folder, found[-1], last_record)
     return found
 
 
@@ -123,7 +123,7 @@ def _read(folder: Folder, number: int, *, last: bool) -> PastAttempt:
     if state == "running":
         crashed = bool(code) or not (last and is_alive(folder))
         state, saved = ("crashed" if crashed else state), None
-        ended = _last_sign(folder, own, last=last) if crashed else None
+        ended = _last_activity(folder, own, last=last) if crashed else None
     reached = _logged_step(folder, f"{own}/{ATTEMPT_ERRORS}") if state in {"crashed", "failed"} else saved
     started = _time(json_of(folder, f"{own}/{PROVENANCE}").get("started"))  # of training, after copies and preflight
     times = [each for each in (started, folder.modified(f"{own}/{ATTEMPT_JOB}")) if each]
@@ -153,7 +153,7 @@ def _used(account: dict[str, Any]) -> str:
     return f"{said}, {busy} % busy" if seen and busy is not None else said
 
 
-def _complete_last(folder: Folder, last: PastAttempt, last_record: int) -> None:
+def _complete_last_attempt(folder: Folder, last: PastAttempt, last_record: int) -> None:
     """Add to the last attempt the data that only the run folder holds: saved and reached steps."""
     if last.saved is None:
         last.saved = checkpoint_step(folder.link(f"{CHECKPOINTS}/{LATEST}"))
@@ -163,7 +163,7 @@ def _complete_last(folder: Folder, last: PastAttempt, last_record: int) -> None:
         last.reached = max(last_record, last.reached or 0)
 
 
-def _last_sign(folder: Folder, own: str, *, last: bool) -> float | None:
+def _last_activity(folder: Folder, own: str, *, last: bool) -> float | None:
     """Return the last modification time of a crashed attempt's files, as its end; None if there are none."""
     names = [f"{own}/{ATTEMPT_CODE}", f"{own}/{ATTEMPT_ERRORS}", *((LOCK, METRICS) if last else ())]
     return max((found for name in names if (found := folder.modified(name)) is not None), default=None)
@@ -171,7 +171,7 @@ def _last_sign(folder: Folder, own: str, *, last: bool) -> float | None:
 
 def _logged_step(folder: Folder, name: str) -> int | None:
     """Return the last step in a log's progress lines; None if there is none."""
-    found = re.findall(rb"\bstep (\d{1,15})\b", folder.read_end(name) or b"")
+    found = re.findall(rb"\bstep (\d{1,15})\b", folder.read_tail(name) or b"")
     return int(found[-1]) if found else None
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
-LOG_FROM = 20.0
+MIN_LOG_RATIO = 20.0
 """An axis is logarithmic if the largest value exceeds this many times the smallest."""
 
 
@@ -58,7 +58,7 @@ def logarithmic(values: Sequence[float]) -> Axis:
 
 def fitting(values: Sequence[float], *, zero: bool = False) -> Axis:
     """Return a logarithmic axis if all ``values`` are positive and far apart, otherwise a linear one."""
-    if not zero and len(values) > 1 and 0 < LOG_FROM * min(values) < max(values) < math.inf:
+    if not zero and len(values) > 1 and 0 < MIN_LOG_RATIO * min(values) < max(values) < math.inf:
         return logarithmic(values)
     return linear(values, zero=zero)
 

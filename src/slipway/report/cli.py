@@ -9,19 +9,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from slipway.base.bounded_read import read_start
-from slipway.base.errors import SlipwayError, labelled, message_of
+from slipway.base.bounded_read import read_head
+from slipway.base.errors import SlipwayError, add_label, error_line
 from slipway.base.files import write_atomically
 from slipway.base.parser import Parser
 from slipway.report.html import HEAD, page, render
 from slipway.report.overview import overview
-from slipway.report.run_page import RunSummary, holds_run, read_run
-from slipway.report.study import Study, holds_study, read_study
-from slipway.report.sweep import Sweep, holds_sweep, read_sweep
+from slipway.report.run_page import RunSummary, is_run_folder, read_run
+from slipway.report.study import Study, is_study_folder, read_study
+from slipway.report.sweep import Sweep, is_sweep_folder, read_sweep
 from slipway.report.untrusted_folder import Folder
 
 PROGRAM = "trainer report"
-MOST_WITH_IMAGES = 12
+MAX_RUNS_WITH_IMAGES = 12
 """Maximum number of paths for which the page contains images of confused samples, about 100 kB per run."""
 
 
@@ -76,24 +76,26 @@ def read(paths: Sequence[Path]) -> Parts:
         try:
             next(path.iterdir(), None)
         except OSError as error:
-            _say(labelled("warning", "cannot-read", f"{path}: {error.strerror}"))
+            _say(add_label("warning", "cannot-read", f"{path}: {error.strerror}"))
             continue
         found: RunSummary | Study | Sweep
-        if holds_study(folder):
+        if is_study_folder(folder):
             found = read_study(folder, name=name, first=parts.next_run)
             parts.sets.append(found)
-        elif holds_sweep(folder):
+        elif is_sweep_folder(folder):
             found = read_sweep(folder, name=name, first=parts.next_run)
             parts.sets.append(found)
-        elif holds_run(folder):
-            found = read_run(folder, name=name, anchor=f"run-{parts.next_run}", images=len(paths) <= MOST_WITH_IMAGES)
+        elif is_run_folder(folder):
+            found = read_run(
+                folder, name=name, anchor=f"run-{parts.next_run}", images=len(paths) <= MAX_RUNS_WITH_IMAGES
+            )
             parts.runs.append(found)
         else:
-            _say(labelled("warning", "no-such-run", f"{path}: not a run: it has none of a run folder's files"))
+            _say(add_label("warning", "no-such-run", f"{path}: not a run: it has none of a run folder's files"))
             continue
         parts.names.append(name)
         for warning in found.warnings:
-            _say(labelled("warning", "left-out", f"{path}: {warning}"))
+            _say(add_label("warning", "left-out", f"{path}: {warning}"))
     return parts
 
 
@@ -126,7 +128,7 @@ def _refusal(output: Path) -> str:
     if not stat.S_ISREG(mode):
         return "the path exists and is not a regular file"
     try:
-        start = read_start(output, limit=len(HEAD))
+        start = read_head(output, limit=len(HEAD))
     except OSError as error:
         return error.strerror or "not readable"
     return "" if start in (b"", HEAD.encode()) else "the existing file is not an earlier report: remove it"
@@ -135,7 +137,7 @@ def _refusal(output: Path) -> str:
 def _fail(slug: str, text: str) -> int:
     """Print an error and return its exit code."""
     error = SlipwayError(slug, text)
-    _say(message_of(error))
+    _say(error_line(error))
     return error.exit_code
 
 

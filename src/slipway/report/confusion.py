@@ -16,11 +16,11 @@ FILE = f"{FIGURES}/confusion.csv"
 EXAMPLES = f"{FIGURES}/confused.png"
 PNG = b"\x89PNG\r\n\x1a\n"
 MOST_BYTES = 1 << 24
-MOST_BYTES_OF_EXAMPLES = 1 << 20
-MOST_IN_CELLS = 30
+MAX_IMAGE_BYTES = 1 << 20
+MAX_TABLE_CLASSES = 30
 """Maximum number of classes for which the matrix is shown as a table of numbers; larger ones are an image."""
-MOST_IN_PICTURE = 2000
-LONGEST_HEAD = 3
+MAX_CLASSES = 2000
+MAX_COLUMN_NAME = 3
 """Characters that fit above a column of counts."""
 PAIRS = 10
 SHADES = (0.0, 0.02, 0.1, 0.3, 0.6)
@@ -68,12 +68,12 @@ class Confusion:
     @property
     def in_cells(self) -> bool:
         """Whether the matrix is small enough to show as numbers."""
-        return len(self.names) <= MOST_IN_CELLS
+        return len(self.names) <= MAX_TABLE_CLASSES
 
     @property
     def numbered(self) -> bool:
         """Whether class names are too long for column heads, which then show class numbers."""
-        return max(map(len, self.names)) > LONGEST_HEAD
+        return max(map(len, self.names)) > MAX_COLUMN_NAME
 
     def pairs(self) -> list[Pair]:
         """Return the most confused pairs of classes, sorted by number of samples, then by share."""
@@ -128,11 +128,11 @@ def _url(png: bytes) -> str:
 
 def read_examples(folder: Folder) -> str:
     """Return the image of the most confused samples as a data: URL; "" if there is none."""
-    found = folder.read(EXAMPLES, limit=MOST_BYTES_OF_EXAMPLES)
+    found = folder.read(EXAMPLES, limit=MAX_IMAGE_BYTES)
     if found is None:
         return ""
-    if found[: len(PNG)] != PNG or len(found) == MOST_BYTES_OF_EXAMPLES:
-        folder.warn(f"{EXAMPLES}: omitted, because it is not a PNG of less than {MOST_BYTES_OF_EXAMPLES} bytes")
+    if found[: len(PNG)] != PNG or len(found) == MAX_IMAGE_BYTES:
+        folder.warn(f"{EXAMPLES}: omitted, because it is not a PNG of less than {MAX_IMAGE_BYTES} bytes")
         return ""
     return _url(found)
 
@@ -159,7 +159,7 @@ def _parse(text: str) -> Confusion:
         raise ValueError("too few rows or columns")
     names = rows[0][1:-1]
     size = len(names)
-    if size > MOST_IN_PICTURE:
+    if size > MAX_CLASSES:
         raise ValueError(f"{size} classes are too many to show")
     body = rows[1 : size + 1]
     if [row[0] if row else "" for row in body] != names or any(len(row) != size + 2 for row in body):

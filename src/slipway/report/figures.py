@@ -21,7 +21,7 @@ LEFT, RIGHT, TOP, BOTTOM = 58, 12, 12, 40
 """Margins for the axis labels."""
 MOST_POINTS = 400
 """Maximum number of points of a curve: about one per pixel of a figure that is one page column wide."""
-MOST_DOTS = 60
+MAX_DOTS = 60
 """Maximum number of points of a curve for which each point has a dot."""
 COLOURS = 6
 """Number of colors in page.css; further curves reuse them with dashes."""
@@ -121,8 +121,8 @@ def _draw(
         name=line.name,
         style=f"c{line.colour % COLOURS}{dashes}",
         path="" if scattered else _path(places),
-        dots=places if scattered or len(places) <= MOST_DOTS else [],
-        lost=[_across(place, across) for place in lost[:MOST_DOTS]],
+        dots=places if scattered or len(places) <= MAX_DOTS else [],
+        lost=[_across(place, across) for place in lost[:MAX_DOTS]],
     )
 
 

@@ -9,9 +9,9 @@ from markupsafe import Markup
 from slipway.report.html import render
 from slipway.report.run_page import RunSummary, against_epoch, against_time
 
-MOST_KEYS = 8
+MAX_KEYS = 8
 """Maximum number of columns for configuration keys that differ."""
-MOST_CURVES = 12
+MAX_CURVES = 12
 """Maximum number of runs in one figure."""
 
 
@@ -28,10 +28,10 @@ def overview(runs: Sequence[RunSummary]) -> Markup:
     return render(
         "overview.html",
         runs=runs,
-        keys=keys[:MOST_KEYS],
-        more=keys[MOST_KEYS:],
-        figures=common_figures(runs) if len(runs) <= MOST_CURVES else [],
-        most=MOST_CURVES,
+        keys=keys[:MAX_KEYS],
+        more=keys[MAX_KEYS:],
+        figures=common_figures(runs) if len(runs) <= MAX_CURVES else [],
+        most=MAX_CURVES,
     )
 
 

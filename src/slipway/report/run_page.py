@@ -18,10 +18,10 @@ from slipway.report.html import render
 from slipway.report.nested_tables import flat, read_config
 from slipway.report.profile import read_profiles
 from slipway.report.series import Metrics, Series, typical
-from slipway.report.shares import SECONDS, Goodput, Shares, shares_of
+from slipway.report.shares import SECONDS, Goodput, Shares, time_breakdown
 from slipway.report.untrusted_folder import Folder
 
-SIGNS = (STATUS, METRICS, PROVENANCE, LOGS, CONFIG)
+RUN_FILES = (STATUS, METRICS, PROVENANCE, LOGS, CONFIG)
 """Files that identify a run folder; any one is enough."""
 RATES = {"samples_per_second": "samples/s, all ranks", "steps_per_second": "optimizer steps/s"}
 UNITS = {"loss": "loss", "accuracy": "accuracy (%)", "top5": "top-5 accuracy (%)", "lr": "learning rate"}
@@ -57,7 +57,7 @@ class RunSummary:
     """GPUs per rank."""
     held: float | None = None
     """Total seconds of all attempts; None if one of them is unknown."""
-    beginnings: list[float] = dataclasses.field(default_factory=list)
+    start_times: list[float] = dataclasses.field(default_factory=list)
     """Start times of the attempts, in seconds since 1970."""
     config: dict[str, str] = dataclasses.field(default_factory=dict)
     warnings: list[str] = dataclasses.field(default_factory=list)
@@ -68,9 +68,9 @@ class RunSummary:
     section: Markup = dataclasses.field(default_factory=Markup)
 
 
-def holds_run(folder: Folder) -> bool:
+def is_run_folder(folder: Folder) -> bool:
     """Return whether a folder is a run folder."""
-    return any(folder.has(name) for name in SIGNS)
+    return any(folder.has(name) for name in RUN_FILES)
 
 
 def read_run(folder: Folder, *, name: str, anchor: str, images: bool) -> RunSummary:
@@ -98,12 +98,12 @@ def read_run(folder: Folder, *, name: str, anchor: str, images: bool) -> RunSumm
         loss=_best(metrics.get("validation", "loss"), highest=False),
         rate=_typical(metrics.get("train", "samples_per_second")),
         steps_rate=_typical(metrics.get("train", "steps_per_second")),
-        shares=shares_of(metrics),
+        shares=time_breakdown(metrics),
         ranks=whole(provenance.get("world_size")),
         device=str(launch.get("device", "")),
         devices=whole(launch.get("devices_per_rank")) or 1,
         held=_held(attempts),
-        beginnings=[attempt.began for attempt in attempts if attempt.began],
+        start_times=[attempt.began for attempt in attempts if attempt.began],
         config=config,
         extremes=_extremes(metrics),
         validation={key: line for key in ("loss", "accuracy") if (line := metrics.get("validation", key))},
@@ -120,7 +120,7 @@ def read_run(folder: Folder, *, name: str, anchor: str, images: bool) -> RunSumm
         attempts=attempts,
         timeline=timeline(attempts, now=time.time()),
         profiles=read_profiles(folder),
-        goodput=Goodput(parse_goodput(folder.read_end(GOODPUT, limit=LIMIT) or b"")),
+        goodput=Goodput(parse_goodput(folder.read_tail(GOODPUT, limit=LIMIT) or b"")),
         config=config,
         config_text="" if config else config_text,
         provenance=flat({key: value for key, value in provenance.items() if key != "variables"}),

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 
-WORTHWHILE = 0.7
+MIN_EFFICIENCY = 0.7
 """Minimum efficiency at which more ranks are worth their cost."""
 LIMITING = 0.2
 """Minimum share of the time at which waiting for data or communication is reported as a bottleneck."""
@@ -34,9 +34,9 @@ class Measured:
     """Total time for which the ranks held their units, over all attempts."""
     data_share: float | None = None
     """Share of the training time in which a rank waits for data."""
-    seconds_a_step: float | None = None
+    seconds_per_step: float | None = None
     """Time of an optimizer step without the wait for data."""
-    seconds_a_batch: float | None = None
+    seconds_per_batch: float | None = None
     """Time of an optimizer step with the wait for data."""
     communication: float | None = None
     """Estimated communication share of a step: its excess over the step of a single rank with the same batch per rank.
@@ -79,18 +79,18 @@ def compare(points: Sequence[Measured]) -> None:
 
 
 def _communication(point: Measured, points: Sequence[Measured]) -> float | None:
-    if point.ranks == 1 or not point.seconds_a_step or not point.seconds_a_batch or point.alike is None:
+    if point.ranks == 1 or not point.seconds_per_step or not point.seconds_per_batch or point.alike is None:
         return None
     alone = [
-        (other.seconds_a_step, other.seconds_a_batch)
+        (other.seconds_per_step, other.seconds_per_batch)
         for other in points
         if other.ranks == 1 and (other.group, other.alike) == (point.group, point.alike)
-        if other.seconds_a_step and other.seconds_a_batch
+        if other.seconds_per_step and other.seconds_per_batch
     ]
     if not alone:
         return None
     step, batch = (min(seconds) for seconds in zip(*alone, strict=True))
-    return max(0.0, min(1 - step / point.seconds_a_step, 1 - batch / point.seconds_a_batch))
+    return max(0.0, min(1 - step / point.seconds_per_step, 1 - batch / point.seconds_per_batch))
 
 
 def bottleneck(point: Measured, *, scaling: str) -> str:
@@ -113,7 +113,7 @@ def bottleneck(point: Measured, *, scaling: str) -> str:
     waits = f"{point.name} waits for data during {percent(point.data_share)} of training"
     if point.communication is not None:
         waits += f", and communication takes an estimated {percent(point.communication)} of a step"
-    if point.efficiency is None or point.efficiency >= WORTHWHILE:
+    if point.efficiency is None or point.efficiency >= MIN_EFFICIENCY:
         return f"No bottleneck: {waits}."
     if point.communication is None and scaling == "strong":
         said = "so the cause is communication or too small batches per rank: run a study with --scaling weak to decide"
@@ -133,10 +133,10 @@ def advise(points: Sequence[Measured], *, unit: str, scaling: str) -> list[str]:
     known = [point for point in points if point.efficiency is not None and point.rate]
     if len({point.units for point in known}) < 2:  # noqa: PLR2004
         return [f"No advice: speeds at two or more numbers of {unit} are needed; {len(known)} points have one."]
-    worthwhile = [point for point in known if (point.efficiency or 0.0) >= WORTHWHILE]
+    worthwhile = [point for point in known if (point.efficiency or 0.0) >= MIN_EFFICIENCY]
     best = max(worthwhile, key=lambda point: (point.rate or 0.0, -point.units))
     reason = (
-        f"it is the fastest point with an efficiency of at least {percent(WORTHWHILE)}: "
+        f"it is the fastest point with an efficiency of at least {percent(MIN_EFFICIENCY)}: "
         f"{best.speedup:.2f} times the speed of the smallest point, at {percent(best.efficiency or 0.0)}"
     )
     more = [point for point in known if point.units > best.units]

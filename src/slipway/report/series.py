@@ -18,7 +18,7 @@ from slipway.report.untrusted_folder import Folder
 
 MOST_BYTES = 1 << 28
 """Maximum number of bytes read from metrics.jsonl: a million records or more."""
-MOST_SERIES = 48
+MAX_SERIES = 48
 """Maximum number of series. Scripts can log any number; a page with hundreds of figures is useless."""
 PLACES = {"kind", "step", "epoch", "elapsed"}
 
@@ -73,7 +73,7 @@ class Metrics:
         if bad:
             folder.warn(f"{METRICS}: {len(bad)} of {number} lines are not valid records; the first is line {bad[0]}")
         if left_out:
-            folder.warn(f"{METRICS}: more than {MOST_SERIES} metrics; {len(left_out)} of them are omitted")
+            folder.warn(f"{METRICS}: more than {MAX_SERIES} metrics; {len(left_out)} of them are omitted")
         for (kind, name), series in self.series.items():
             if count := len(series.value) - len(series.finite):
                 pairs = _pairs(series.step, series.value)
@@ -96,7 +96,7 @@ class Metrics:
             key = (kind, name)
             series = self.series.get(key)
             if series is None:
-                if len(self.series) >= MOST_SERIES:
+                if len(self.series) >= MAX_SERIES:
                     left_out.add(key)
                     continue
                 series = self.series[key] = Series(kind, name)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from slipway.base.goodput import MEANINGS, Spent, spare_hours, sums_of
+from slipway.base.goodput import MEANINGS, Spent, seconds_by_part, spare_hours
 from slipway.report.series import Metrics, Series, typical
 
 SECONDS = {"data_seconds", "save_seconds", "evaluation_seconds"}
@@ -24,9 +24,9 @@ class Shares(NamedTuple):
     evaluation: float
     save: float
     """Time for which saving blocked rank 0; writing continues in the background."""
-    seconds_a_step: float
+    seconds_per_step: float
     """Time of an optimizer step without its wait for data: the median of the records, robust against slow moments."""
-    seconds_a_batch: float
+    seconds_per_batch: float
     """Time of an optimizer step with its wait for data, likewise the median."""
 
     @property
@@ -51,12 +51,12 @@ class Shares(NamedTuple):
         return self.data / (self.step + self.data)
 
 
-def shares_of(metrics: Metrics) -> Shares | None:
+def time_breakdown(metrics: Metrics) -> Shares | None:
     """Return the breakdown of the time; None if the records do not contain it, such as those of a session."""
     waits = metrics.get("train", "data_seconds")
     if not waits:
         return None
-    trained, (step, batch) = waits.elapsed[-1], _seconds_each(waits)
+    trained, (step, batch) = waits.elapsed[-1], _typical_seconds(waits)
     data = min(_sum(metrics, "train", "data_seconds"), trained)
     evaluation, save = _sum(metrics, "validation", "evaluation_seconds"), _sum(metrics, "train", "save_seconds")
     if not (math.isfinite(trained) and trained > 0 and data >= 0 and evaluation >= 0 and save >= 0):
@@ -66,7 +66,7 @@ def shares_of(metrics: Metrics) -> Shares | None:
     return Shares(trained - data, data, evaluation, save, step, batch)
 
 
-def _seconds_each(waits: Series) -> tuple[float | None, float | None]:
+def _typical_seconds(waits: Series) -> tuple[float | None, float | None]:
     """Return the typical time of a step without and with its wait for data, from the times of the records."""
     records = pairwise([(0.0, 0.0, 0.0), *zip(waits.step, waits.elapsed, waits.value, strict=True)])
     found = [
@@ -95,7 +95,7 @@ class Goodput(NamedTuple):
     @property
     def parts(self) -> list[tuple[str, str, float, float]]:
         """Each part: name, meaning, seconds, and share of the total."""
-        seconds = sums_of(self.attempts)
+        seconds = seconds_by_part(self.attempts)
         return [(name, MEANINGS[name], seconds[name], seconds[name] / self.total) for name in MEANINGS]
 
     @property

@@ -15,14 +15,14 @@ from slipway.report.figures import Curve, curves
 from slipway.report.html import render
 from slipway.report.overview import common_figures
 from slipway.report.run_list import MOST_BYTES, below
-from slipway.report.run_page import RunSummary, holds_run, read_run
+from slipway.report.run_page import RunSummary, is_run_folder, read_run
 from slipway.report.scaling import CurveDistance, Measured, advise, compare, difference
 from slipway.report.untrusted_folder import Folder
 
 FILE = "study.json"
 SCHEMA = 1
 MOST_POINTS = 500
-CLOCKS_APART = 2
+MAX_CLOCK_SKEW = 2
 """Allowed difference in seconds between the clocks of the login node and a job's nodes."""
 
 
@@ -50,7 +50,7 @@ class Point(msgspec.Struct, frozen=True):
             submitted = dt.datetime.fromisoformat(self.submitted or "").timestamp()
         except (ValueError, OverflowError):
             return None
-        waits = [began - submitted for began in run.beginnings if began > submitted - CLOCKS_APART] if run else []
+        waits = [began - submitted for began in run.start_times if began > submitted - MAX_CLOCK_SKEW] if run else []
         return max(0.0, waits[0]) if waits else None
 
 
@@ -63,7 +63,7 @@ class Study:
     warnings: list[str]
 
 
-def holds_study(folder: Folder) -> bool:
+def is_study_folder(folder: Folder) -> bool:
     """Return whether a folder is a study folder."""
     return folder.has(FILE)
 
@@ -80,7 +80,7 @@ def read_study(folder: Folder, *, name: str, first: int) -> Study:
     for point in points:
         inner = Folder(folder.path, below=point.run)
         run = None
-        if holds_run(inner):
+        if is_run_folder(inner):
             run = read_run(inner, name=point.name, anchor=f"run-{first + len(runs)}", images=False)
             runs.append(run)
             folder.warnings += [f"{point.run}: {warning}" for warning in run.warnings]
@@ -129,13 +129,16 @@ def _measured(point: Point, run: RunSummary | None, scaling: str, *, on_gpus: bo
         measured.seconds = run.held or run.seconds
         if run.shares:
             measured.data_share = run.shares.data_share
-            measured.seconds_a_step, measured.seconds_a_batch = run.shares.seconds_a_step, run.shares.seconds_a_batch
-        if batch := _batch_of_a_rank(run, point.ranks):
+            measured.seconds_per_step, measured.seconds_per_batch = (
+                run.shares.seconds_per_step,
+                run.shares.seconds_per_batch,
+            )
+        if batch := _batch_per_rank(run, point.ranks):
             measured.alike = (point.cpus, batch)
     return measured
 
 
-def _batch_of_a_rank(run: RunSummary, ranks: int) -> float | None:
+def _batch_per_rank(run: RunSummary, ranks: int) -> float | None:
     """Return the samples per step on each rank; None if the configuration does not contain them."""
     try:
         each = float(run.config.get("train.batch_size_per_rank", 0))

@@ -15,12 +15,12 @@ from slipway.report.attempts import json_of
 from slipway.report.figures import Curve, curves
 from slipway.report.html import number, render
 from slipway.report.run_list import MOST_BYTES, below
-from slipway.report.run_page import RunSummary, holds_run, read_run
+from slipway.report.run_page import RunSummary, is_run_folder, read_run
 from slipway.report.untrusted_folder import Folder
 
 FILE = "sweep.json"
 SCHEMA = 1
-MOST_TRIALS = 1000
+MAX_TRIALS = 1000
 BAD = {"failed", "crashed", "stopped"}
 
 
@@ -74,7 +74,7 @@ class Sweep:
     warnings: list[str]
 
 
-def holds_sweep(folder: Folder) -> bool:
+def is_sweep_folder(folder: Folder) -> bool:
     """Return whether a folder is a sweep folder."""
     return folder.has(FILE)
 
@@ -88,10 +88,10 @@ def read_sweep(folder: Folder, *, name: str, first: int) -> Sweep:
     goal: Literal["max", "min"] = "min" if description.get("goal") == "min" else "max"
     runs: list[RunSummary] = []
     candidates: dict[tuple[tuple[str, str], ...], Candidate] = {}
-    for trial in below(folder, FILE, description.get("trials"), Trial, what="trial", most=MOST_TRIALS):
+    for trial in below(folder, FILE, description.get("trials"), Trial, what="trial", most=MAX_TRIALS):
         inner = Folder(folder.path, below=trial.run)
         run = None
-        if holds_run(inner):
+        if is_run_folder(inner):
             run = read_run(inner, name=trial.name, anchor=f"run-{first + len(runs)}", images=False)
             runs.append(run)
             folder.warnings += [f"{trial.run}: {warning}" for warning in run.warnings]
@@ -148,11 +148,11 @@ def advise(ranked: Sequence[Candidate], *, metric: str, goal: Literal["max", "mi
     best = known[0]
     said = [f"Take {best.name}: its {metric} of {number(best.mean)} is the {goal}imum of {len(known)}."]
     if len(known) > 1:
-        said.append(_certainty(best, known[1], metric))
+        said.append(_describe_certainty(best, known[1], metric))
     return [*said, *filter(None, (_next(key, best, known, goal) for key in best.values))]
 
 
-def _certainty(best: Candidate, second: Candidate, metric: str) -> str:
+def _describe_certainty(best: Candidate, second: Candidate, metric: str) -> str:
     assert best.mean is not None
     assert second.mean is not None
     ahead = abs(best.mean - second.mean)

@@ -17,7 +17,7 @@ from typing import BinaryIO
 from slipway.base.bounded_read import SMALL
 from slipway.base.errors import one_line
 
-LONGEST_LINE = 1 << 16
+MAX_LINE_BYTES = 1 << 16
 """Maximum number of bytes that are read as one line; longer lines are split and are then not valid records."""
 
 
@@ -59,7 +59,7 @@ class Folder:
             self.warn(f"{name}: read only the first {limit} bytes")
         return content if content is None else content[:limit]
 
-    def read_end(self, name: str, *, limit: int = SMALL) -> bytes | None:
+    def read_tail(self, name: str, *, limit: int = SMALL) -> bytes | None:
         """Return the last ``limit`` bytes of a file; None in the same cases as ``read``."""
         content = None
         with self._reported(name), self._open(name) as file:
@@ -79,10 +79,10 @@ class Folder:
         return text
 
     def lines(self, name: str, *, limit: int) -> Iterator[bytes]:
-        """Yield the lines in the first ``limit`` bytes of a file; split lines longer than ``LONGEST_LINE``."""
+        """Yield the lines in the first ``limit`` bytes of a file; split lines longer than ``MAX_LINE_BYTES``."""
         with self._reported(name), self._open(name) as file:
             left = limit
-            while line := file.readline(LONGEST_LINE):
+            while line := file.readline(MAX_LINE_BYTES):
                 left -= len(line)
                 if left < 0:
                     self.warn(f"{name}: read only the first {limit} bytes")

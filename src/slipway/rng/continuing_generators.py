@@ -29,7 +29,7 @@ def generators_of(loader: DataLoader[Any]) -> list[torch.Generator]:
 
 
 @contextlib.contextmanager
-def watched_generators(saved: Iterable[object]) -> Iterator[None]:
+def warn_of_continuing_generators(saved: Iterable[object]) -> Iterator[None]:
     """Warn, while a session is open, if a loader's generator starts a later pass in a different state than the first.
 
     Such a pass differs after a resume. It would not if the script seeded the generator before each pass, or if the

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slipway.rng.loader_generators import is_own_generator
+from slipway.rng.loader_generators import is_local_generator
 
 
 class TorchGenerator:
@@ -152,12 +152,12 @@ States = dict[str, Any]
 """States of generators by name, as JSON values."""
 
 
-class GivenGenerators:
+class SessionGenerators:
     """Generators that were passed to a session, by name."""
 
     def __init__(self, extra: Mapping[str, Any]) -> None:
         """Select the generators among the objects in ``extra``."""
-        self._generators = {name: wrapped(each) for name, each in extra.items() if is_own_generator(each)}
+        self._generators = {name: wrapped(each) for name, each in extra.items() if is_local_generator(each)}
         self.begun: States = {}
         """States at the beginning of the current epoch."""
 
@@ -165,7 +165,7 @@ class GivenGenerators:
         """Record the states at the beginning of an epoch."""
         self.begun = {name: _as_json(each.state_dict()) for name, each in self._generators.items()}
 
-    def begin_again(self, begun: States) -> None:
+    def restore_epoch(self, begun: States) -> None:
         """Restore ``begun``, the states at the beginning of the resumed epoch."""
         self.begun = begun
         for name, each in self._generators.items():

@@ -24,7 +24,7 @@ LIBRARIES = frozenset({*sys.stdlib_module_names, "numpy", "torch", "slipway"}) -
 """Packages whose classes and functions contain only the global generators."""
 
 
-class OwnGenerators:
+class LoaderGenerators:
     """Generators in the parts of a loader, which a session seeds by the position in training.
 
     If their initial states differ between ranks, they remain different, because this is intended.
@@ -33,7 +33,7 @@ class OwnGenerators:
     def __init__(self, *parts: Any, without: Iterable[Any] = ()) -> None:
         """Search ``parts`` for generators, except those in ``without``."""
         left_out = {*map(id, without)}
-        self.found = [generator for generator in own_generators(*parts) if id(generator) not in left_out]
+        self.found = [generator for generator in find_generators(*parts) if id(generator) not in left_out]
         self._begun = [state_digest(generator) for generator in self.found]
 
     def seed(self, seed: int, world: World) -> None:
@@ -48,28 +48,28 @@ def reseed_all(generators: Iterable[Any], seed: int) -> None:
         reseed(generator, derive(seed, number))
 
 
-_of_worker: list[Any] = []
+_worker_generators: list[Any] = []
 """Generators in this worker process."""
 
 
-def watch_worker(*parts: Any) -> None:
+def register_worker_generators(*parts: Any) -> None:
     """Register the generators in ``parts`` of a loader, so that ``seed_worker`` seeds them in this worker process."""
-    _of_worker[:] = own_generators(*parts)
+    _worker_generators[:] = find_generators(*parts)
 
 
 def seed_worker(seed: int) -> None:
     """Seed this worker process's generators: the global ones, and those of the data set and ``collate_fn``."""
     seed_generators(seed)
-    reseed_all(_of_worker, seed)
+    reseed_all(_worker_generators, seed)
 
 
-def own_generators(*parts: Any) -> list[Any]:
+def find_generators(*parts: Any) -> list[Any]:
     """Return the generators that are reachable from ``parts``, nearest first, without the global ones.
 
     The search follows attributes, containers, closures, the global names that functions use, and iterators such as
     ``zip``. It therefore finds a generator at module level that a data set uses, as well as a data set's ``self.rng``.
     """
-    return [found for found in reachable(parts) if is_own_generator(found)]
+    return [found for found in reachable(parts) if is_local_generator(found)]
 
 
 def is_generator(value: Any) -> bool:
@@ -77,7 +77,7 @@ def is_generator(value: Any) -> bool:
     return isinstance(value, _kinds()) and not isinstance(value, random.SystemRandom)
 
 
-def is_own_generator(value: Any) -> bool:
+def is_local_generator(value: Any) -> bool:
     """Return whether ``value`` is a generator and not a global one; a session seeds and saves the global ones."""
     return is_generator(value) and id(value) not in _global_generators()
 

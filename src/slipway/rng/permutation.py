@@ -77,37 +77,37 @@ class Permutation(Sequence[int]):
         """Return the numbers at positions ``begin`` to ``end`` - 1: int64 [end - begin]."""
         end = min(end, self._length)
         parts = [
-            self._at_block(number)[max(0, begin - number * BLOCK) : end - number * BLOCK]
+            self._load_block(number)[max(0, begin - number * BLOCK) : end - number * BLOCK]
             for number in range(begin // BLOCK, -(-end // BLOCK))
         ]
         return parts[0] if len(parts) == 1 else torch.cat([*parts, self._block[:0]])
 
-    def _at_block(self, number: int) -> Tensor:
+    def _load_block(self, number: int) -> Tensor:
         if number != self._number:
             first = number * BLOCK
-            self._block = self._decided(torch.arange(first, min(first + BLOCK, self._length)))
+            self._block = self._walk_cycles(torch.arange(first, min(first + BLOCK, self._length)))
             self._number = number
         return self._block
 
-    def _decided(self, numbers: Tensor) -> Tensor:
+    def _walk_cycles(self, numbers: Tensor) -> Tensor:
         """Return the permuted ``numbers``, int64 [n], by cycle walking."""
-        numbers = self._enciphered(numbers)
+        numbers = self._encipher(numbers)
         while len(outside := (numbers >= self._length).nonzero()[:, 0]):
-            numbers[outside] = self._enciphered(numbers[outside])
+            numbers[outside] = self._encipher(numbers[outside])
         return numbers
 
-    def _enciphered(self, numbers: Tensor) -> Tensor:
+    def _encipher(self, numbers: Tensor) -> Tensor:
         left = numbers.div(self._right, rounding_mode="floor")
         right = numbers - left * self._right
         for number, key in enumerate(self._keys):
             if number % 2:
-                _add(right, hashed(left, key), modulus=self._right)
+                _add(right, hash32(left, key), modulus=self._right)
             else:
-                _add(left, hashed(right, key), modulus=self._left)
+                _add(left, hash32(right, key), modulus=self._left)
         return left * self._right + right
 
 
-def hashed(numbers: Tensor, key: int) -> Tensor:
+def hash32(numbers: Tensor, key: int) -> Tensor:
     """Return a 32-bit hash of each of ``numbers``, int64, and ``key``: int64 of the same shape."""
     state = numbers * _INCREMENT
     state += key

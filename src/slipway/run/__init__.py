@@ -1,1 +1,1 @@
-"""A training run: its attempt, agreement between ranks, records, metrics, and its end."""
+"""A training run: its attempts, the vote of the ranks, records, metrics and the end of the run."""

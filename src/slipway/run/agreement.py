@@ -1,6 +1,7 @@
-"""Whether all ranks stop, and why: decided by a sum, in the one all-reduce that carries the caller's numbers too.
+"""Vote of the ranks on whether to stop, and the schedule of votes, records and checkpoints.
 
-``Schedule`` has the steps at which they agree, write records and save checkpoints: the same ones on every rank.
+One all-reduce carries the votes and the caller's numbers. ``Schedule`` holds the steps at which the ranks vote, write
+records and save checkpoints. These steps are the same on every rank.
 """
 
 from __future__ import annotations
@@ -12,48 +13,48 @@ from slipway.dist.collectives import all_gather_json, sum_numbers
 from slipway.dist.communicator import Communicator
 
 VOTE_INTERVAL = 0.5
-"""Seconds between two agreements, roughly: the ranks count steps, so that all agree at the same."""
-MOST_STEPS = 1000
-"""Steps between two agreements, at most."""
+"""Approximate seconds between two votes. The ranks count steps, so that all vote after the same step."""
+MAX_STEPS = 1000
+"""Maximum number of steps between two votes."""
 
 
-class Pace:
-    """After how many steps the ranks agree again."""
+class VoteInterval:
+    """Number of steps between two votes, adapted to the duration of a step."""
 
     def __init__(self) -> None:
-        """Agree after each step, until it is known how long one takes."""
+        """Vote after each step until the duration of a step is known."""
         self.steps = 1
 
     def observe(self, steps: int, seconds: float) -> None:
-        """Agree as often as fits ``steps`` that took ``seconds``, the same numbers on every rank.
+        """Adapt the interval to ``steps`` that took ``seconds``; both must be the same on every rank.
 
-        The interval grows slowly and shrinks at once: a few fast steps say little of those to come.
+        The interval at most doubles per call but shrinks immediately: a few fast steps do not predict the next ones.
         """
         fitting = int(steps * VOTE_INTERVAL / max(seconds, 1e-9))
-        self.steps = max(1, min(MOST_STEPS, 2 * self.steps, fitting))
+        self.steps = max(1, min(MAX_STEPS, 2 * self.steps, fitting))
 
 
 class Agreement:
-    """Asks every rank at the same step, and gives every rank the same answer (docs/decisions/0002)."""
+    """Vote in which all ranks decide at the same step whether to stop (docs/decisions/0002)."""
 
     def __init__(self, comm: Communicator, request: StopRequest, stop_file: Callable[[], Reason] | None = None) -> None:
-        """Ask ``request`` on each rank, and ``stop_file`` where there is one: on rank 0."""
+        """Vote according to ``request`` on each rank, and to ``stop_file`` on rank 0, which alone has one."""
         self._comm = comm
         self._request = request
         self._stop_file = stop_file
 
     def inherited(self) -> Reason:
-        """Return the reason to stop that earlier sessions of these processes have handed on, the largest of any rank.
+        """Return the reason to stop that earlier sessions of these processes left, the largest of all ranks.
 
-        What comes while a session opens is not among them: it stops after a step, so that a job that is requeued at its
-        time limit has gained one.
+        A request that arrives while a session opens does not count here. It stops the run after one step, so that a job
+        that is requeued at its time limit makes progress.
         """
         return Reason(max(all_gather_json(self._comm, self._request.inherited)))
 
     def agree(self, votes: Sequence[float]) -> tuple[Reason, list[float]]:
-        """Return the reason to stop, the largest that any rank gives, and the totals of ``votes`` over all ranks.
+        """Return the reason to stop, the largest of all ranks, and the sums of ``votes`` over all ranks.
 
-        Every rank calls this at the same step, with as many numbers.
+        Every rank must call this at the same step with the same number of votes.
         """
         asked = self._request.reason
         if self._stop_file:
@@ -66,30 +67,30 @@ class Agreement:
 
 
 class Schedule:
-    """The next step at which something is due."""
+    """The next step after which a vote, a record or a checkpoint is due."""
 
     def __init__(self, *, log_interval: int, checkpoint_interval: int | None) -> None:
-        """Plan records and checkpoints at multiples of these numbers of steps."""
+        """Schedule records and checkpoints at multiples of these intervals, in steps."""
         self._log_interval = log_interval
         self._checkpoint_interval = checkpoint_interval
-        self.pace = Pace()
-        """Of the agreements."""
+        self.pace = VoteInterval()
+        """Interval of the votes."""
         self.next_step = 0
         """The step after which something is due."""
 
     def plan(self, step: int) -> None:
-        """Look forward from ``step``."""
+        """Set ``next_step`` to the first step after ``step`` at which something is due."""
         due = [step + self.pace.steps, _next_multiple(step, self._log_interval)]
         if self._checkpoint_interval:
             due.append(_next_multiple(step, self._checkpoint_interval))
         self.next_step = min(due)
 
     def log_due(self, step: int) -> bool:
-        """Whether a record of the training loss belongs to ``step``."""
+        """Return whether a record of the training loss is due at ``step``."""
         return step % self._log_interval == 0
 
     def checkpoint_due(self, step: int) -> bool:
-        """Whether a checkpoint within an epoch belongs to ``step``."""
+        """Return whether a checkpoint within an epoch is due at ``step``."""
         return bool(self._checkpoint_interval) and step % (self._checkpoint_interval or 1) == 0
 
 

@@ -1,8 +1,8 @@
-"""An attempt at a run: who may write the run folder, from when on, and how it ends. Rank 0 alone makes one.
+"""An attempt at a run: ownership of the run folder, the attempt's records, and its end. Only rank 0 uses it.
 
-It goes through four phases. ``acquire`` takes the lock of the folder, and returns an ``Ownership``; the program
-validates that it may continue what is there; ``Ownership.begin`` records the ``Attempt``; ``conclude``, or ``fail``,
-says how it ended. ``open_folder`` acquires the folder on entry, and records a failure on exit.
+An attempt has four phases. ``acquire`` locks the folder and returns an ``Ownership``. The program checks that it may
+continue the run in the folder. ``Ownership.begin`` records the ``Attempt``. ``conclude`` or ``fail`` records how the
+attempt ended. ``open_folder`` acquires the folder on entry and records a failure on exit.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ from slipway.run.run_folder import RunFolder
 
 
 class Attempt:
-    """One attempt at the run in a folder, from its beginning to its end."""
+    """One attempt at the run in a run folder, from its beginning to its end."""
 
     def __init__(self, folder: RunFolder, lock: Lock, environment: Environment, *, step: int) -> None:
-        """Begin in ``folder``, whose ``lock`` is ours, at ``step``; makes logs/N for it, with a number nobody had."""
+        """Begin at ``step`` in ``folder``, whose ``lock`` this process holds; create logs/N with an unused number N."""
         self.folder = folder
         self._lock = lock
         self._job = Job(folder.path, environment)
         self.quota = environment.quota
-        """What quotas leave in the folder; None if nobody has asked."""
+        """Remaining quota in the folder, as quota_left.sh prints it; None if it was not queried."""
         self.number = environment.attempt
         if self.number:
-            self._own.mkdir(mode=0o755, exist_ok=True)  # the job script has made it
+            self._own.mkdir(mode=0o755, exist_ok=True)  # the job script has created it
         else:
             self._reserve_number()
         self.status = Status(attempt=self.number, state="running", start_step=step, step=step)
-        """How far it is, or how it ended."""
+        """The attempt's progress, or how it ended."""
         self._next_look = 0.0
         self._asked = Reason.NONE
 
     def check(self) -> None:
-        """Make sure that the folder is still ours; see Lock.check."""
+        """Raise an error if this process no longer holds the folder's lock; see Lock.check."""
         self._lock.check()
 
     def stop_request(self, *, at_once: bool = False) -> Reason:
-        """Return what a file STOP has asked of this attempt, in its folder or its job's.
+        """Return the reason to stop that a STOP file in the run folder or the job's folder requests of this attempt.
 
-        A time limit of an older attempt does not count.
+        The time limit of an older attempt does not count.
 
         Args:
-            at_once: whether to look in any case, and not at most once a second.
+            at_once: whether to read the files now; otherwise this reads them at most once a second.
         """
         if at_once or time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + 1
@@ -69,10 +69,10 @@ class Attempt:
         return self._asked
 
     def conclude(self, reason: Reason, *, step: int) -> Status:
-        """Record that the attempt ended in good order at ``step``, done or stopped for ``reason``; free the folder.
+        """Record that the attempt ended normally at ``step``, done or stopped for ``reason``, and unlock the folder.
 
         Raises:
-            LostFolderError: if the folder is no longer ours; nothing is recorded then.
+            LostFolderError: if this process no longer holds the folder's lock; nothing is recorded then.
         """
         self.check()
         self.record(self.status.ended(reason, step=step))
@@ -81,13 +81,13 @@ class Attempt:
         return self.status
 
     def record(self, status: Status) -> None:
-        """Write ``status`` into the run folder, and into the folder of this attempt."""
+        """Write ``status`` to the run folder and to this attempt's folder."""
         self.status = status
         for folder in (self.folder.path, self._own):
             write_status(folder, status)
 
     def record_provenance(self, config: str | None, provenance: Mapping[str, object]) -> None:
-        """Write configuration and provenance into the run folder, and into the folder of this attempt."""
+        """Write configuration and provenance to the run folder and to this attempt's folder."""
         for folder in (self._own, self.folder.path):
             if config is not None:
                 write_atomically(folder / CONFIG, config)
@@ -95,11 +95,11 @@ class Attempt:
 
     @property
     def _own(self) -> Path:
-        """The folder of this attempt alone."""
+        """The attempt's own folder, logs/N."""
         return self.folder.logs / str(self.number)
 
     def _reserve_number(self) -> None:
-        """Take the next number, as a job script does: by making a folder that was not there."""
+        """Reserve the next attempt number as a job script does: by creating its folder, which must not exist yet."""
         self.number = self.folder.last_attempt
         while True:
             self.number += 1
@@ -114,32 +114,32 @@ class Ownership:
     def __init__(
         self, folder: RunFolder, lock: Lock, environment: Environment, stop_before: tuple[int, int] | None
     ) -> None:
-        """Own ``folder`` by ``lock``, which is held; ``stop_before`` tells which STOP lay there at first."""
+        """Own ``folder``, whose ``lock`` this process holds; ``stop_before`` identifies the STOP found at first."""
         self.folder = folder
         self.attempt: Attempt | None = None
-        """The one that has begun, if any."""
+        """The attempt that has begun; None before that."""
         self._lock = lock
         self._environment = environment
         self._job = Job(folder.path, environment)
         self.before = read_status(folder.path)
-        """How the last attempt had ended; None if nothing says so."""
+        """Status of the last attempt; None if the folder holds none."""
         self._job.withdraw_verdict(self.before)
         self._stop_before = stop_before
-        self._stop_was_seen = stop_before is not None and stop_before[1] <= _modified(folder.path / STATUS)
+        self._stop_was_obeyed = stop_before is not None and stop_before[1] <= _modified(folder.path / STATUS)
 
     def begin(self, *, config: str | None = None, provenance: Mapping[str, object], step: int) -> Attempt:
-        """Record what runs here from now on, in the run folder and, for good, in logs/N; return the attempt.
+        """Begin an attempt, record it in the run folder and permanently in logs/N, and return it.
 
-        To be called once it is clear that this process may continue the run: until then nothing of that changes.
+        Call this after the program has checked that it may continue the run. Until then these records stay unchanged.
 
         Args:
-            config: the experiment, as the text of config.toml; None where a script keeps none.
-            provenance: for run.json, besides the variables of the environment.
-            step: optimiser steps done before.
+            config: the text of config.toml; None if a script has no configuration.
+            provenance: entries of run.json, in addition to the environment variables.
+            step: optimizer steps done before.
 
         Raises:
-            LostFolderError: if the folder is no longer ours.
-            FolderNotWritableError: if this user may not write in it.
+            LostFolderError: if this process no longer holds the folder's lock.
+            FolderNotWritableError: if this user may not write to the folder.
         """
         self._lock.check()
         with writing(self.folder.path):
@@ -152,12 +152,12 @@ class Ownership:
         return attempt
 
     def fail(self, error: BaseException) -> None:
-        """Record that ``error`` ended what was done here, and free the folder; leave it alone if it is another run's.
+        """Record that ``error`` ended the attempt, and unlock the folder; record nothing if the lock was lost.
 
-        There is a verdict only where trying again unchanged cannot help. Before an attempt has begun it is refused:
-        there is a verdict if its number is the job script's, and nothing else changes where the folder holds a run.
+        This writes a verdict only if the error is not retryable. If no attempt has begun, it writes the verdict only if
+        the job script gave the attempt's number, and it changes nothing else in a folder that holds a run.
         """
-        with contextlib.suppress(SlipwayError, OSError):  # a full disk must not hide what went wrong
+        with contextlib.suppress(SlipwayError, OSError):  # a full disk must not hide the original error
             self._lock.check()
             if self.attempt:
                 status = self.attempt.status
@@ -169,27 +169,27 @@ class Ownership:
                     self._job.write_verdict(status)
             if self.attempt:
                 self.attempt.record(status)
-            elif not self.folder.holds_run:
+            elif not self.folder.is_run_folder:
                 write_status(self.folder.path, status)
         self.release()
 
     def require_concluded(self) -> None:
-        """Raise a RuntimeError if an attempt has begun and not been concluded."""
+        """Raise a RuntimeError if an attempt has begun but was not concluded."""
         if self.attempt and self.attempt.status.state == "running":
-            raise RuntimeError("the attempt has ended without being concluded")
+            raise RuntimeError("the attempt ended without a call of conclude")
 
     def release(self) -> None:
-        """Free the folder."""
+        """Unlock the folder."""
         self._lock.release()
 
     def _clear_stop_request(self, number: int) -> None:
-        """Remove a STOP that does not mean this attempt; any other stays, and stops it.
+        """Remove a STOP file that does not apply to this attempt; any other one stays and stops the attempt.
 
-        That is one for the time limit of another attempt; and one that lay there when this attempt began, where the
-        run was done, or the last attempt had stopped after it was written.
+        A STOP does not apply if it is for the time limit of another attempt. It does not apply either if it existed
+        when this attempt began and the run was done, or the last attempt stopped after the STOP was written.
         """
         before, stop = self.before, self.folder.path / STOP
-        ended = before is not None and (before.state == "done" or (before.state == "stopped" and self._stop_was_seen))
+        ended = before is not None and (before.state == "done" or (before.state == "stopped" and self._stop_was_obeyed))
         reason, meant = read_stop_file(self.folder.path)
         this = f"{self._environment.job_id}/{number}"
         if (ended and _identity(stop) == self._stop_before) or (reason == Reason.TIME_LIMIT and meant != this):
@@ -197,13 +197,13 @@ class Ownership:
 
 
 def acquire(folder: RunFolder, environment: Environment) -> Ownership:
-    """Create ``folder`` and lock it.
+    """Create ``folder`` if it is missing, and lock it.
 
-    Only the run folder itself is private, and only where it is made here: what is below it follows the umask, but
-    nobody else may write a folder.
+    A run folder created here is private (mode 0700). The folders in it follow the umask, but other users cannot write
+    to them.
 
     Raises:
-        RunError: if the folder cannot be written, or another run is in it.
+        RunError: if the folder cannot be written, or another process uses it.
     """
     lock = Lock(folder.path, job_id=environment.job_id, attempt=environment.attempt)
     stop_before = _identity(folder.path / STOP)
@@ -230,17 +230,17 @@ def open_folder(
     *,
     may_continue: bool,
 ) -> Iterator[RootOnly[Ownership]]:
-    """Acquire ``folder`` on rank 0, and record an error that ends what is done within; all ranks must call this.
+    """Acquire ``folder`` on rank 0, and record an error that ends the body; all ranks must call this.
 
     Args:
-        folder: of the run.
-        environment: of this process.
-        comm: of this rank.
-        may_continue: whether to go on with a run that the folder holds.
+        folder: the run folder.
+        environment: this process's environment.
+        comm: this rank's communicator.
+        may_continue: whether to continue a run that the folder holds.
 
     Raises:
-        RunError: on every rank, if the folder cannot be had, or holds a run that is not to be continued.
-        RuntimeError: if an attempt has begun, and not been concluded.
+        RunError: on every rank, if the folder cannot be acquired, or holds a run and ``may_continue`` is false.
+        RuntimeError: if an attempt has begun but was not concluded.
     """
     try:
         ownership = RootOnly(comm, lambda: acquire(folder, environment))
@@ -266,7 +266,7 @@ def open_folder(
 
 @contextlib.contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Raise a FolderNotWritableError if permissions keep the body from writing in the run folder ``folder``."""
+    """Raise a FolderNotWritableError if the body lacks permission to write to the run folder ``folder``."""
     try:
         yield
     except PermissionError as error:
@@ -274,7 +274,7 @@ def writing(folder: Path) -> Iterator[None]:
 
 
 def cannot_write(folder: Path, error: OSError) -> FolderNotWritableError:
-    """Return what to raise where ``error`` says that ``folder`` cannot be written; trying again may help, or not."""
+    """Return a FolderNotWritableError for ``error``; it is retryable if the error number is transient."""
     path = error.filename2 or error.filename
     within = f"{path}: " if path and str(path) != str(folder) else ""
     failure = FolderNotWritableError(folder=folder, reason=f"{within}{error.strerror}")
@@ -284,7 +284,7 @@ def cannot_write(folder: Path, error: OSError) -> FolderNotWritableError:
 
 
 def _modified(path: Path) -> int:
-    """Return when a file was changed, in nanoseconds by the clock of its file server; 0 if there is none."""
+    """Return a file's modification time, in nanoseconds of the file server's clock; 0 if there is no file."""
     try:
         return path.stat().st_mtime_ns
     except OSError:
@@ -292,7 +292,7 @@ def _modified(path: Path) -> int:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Return what tells the file that is there from a later one of the same name; None if there is none."""
+    """Return inode and modification time, which identify a file among later ones of its name; None without a file."""
     try:
         stat = path.stat()
     except OSError:

@@ -1,7 +1,8 @@
-"""The job of a run: its script reads RUN_DIR alone, also if the run is in another folder, as a fold's is.
+"""The job folder of a run, which the job script reads: RUN_DIR, even if the run is in another folder, such as a fold's.
 
-Such a run is listed in RUN_DIR/sessions, by which the script finds what it has saved. It obeys RUN_DIR/STOP, and leaves
-a verdict there too, unless it is done: other runs may follow, and the exit code says how the script ends.
+A run in another folder is listed in RUN_DIR/sessions, so that the job script finds its checkpoints. It obeys
+RUN_DIR/STOP. It also writes a verdict to RUN_DIR, unless it is done: other runs may follow, and the user script's exit
+code reports the result.
 """
 
 from __future__ import annotations
@@ -19,24 +20,25 @@ from slipway.base.stop import Reason, read_stop_file
 
 
 class Job:
-    """The folder that the job script of a run reads; without a job that is the run's own."""
+    """The folder that a run's job script reads; without a job, the run folder."""
 
     def __init__(self, folder: Path, environment: Environment) -> None:
-        """Compare ``folder``, of the run, with RUN_DIR."""
+        """Compare the run folder ``folder`` with RUN_DIR."""
         self.number = environment.attempt
-        """Of the attempt, given by the job script; 0 without one."""
+        """The attempt's number, given by the job script; 0 without one."""
         self._id = environment.job_id
         self._run = folder
         run_dir = Path(environment.run_dir).absolute() if self.number and environment.run_dir else folder
-        self.is_elsewhere = os.path.realpath(run_dir) != os.path.realpath(folder)
-        """Whether the folder of the run is another one."""
-        self.folder = run_dir if self.is_elsewhere else folder
-        """RUN_DIR, or the folder of the run."""
+        self.has_other_run_folder = os.path.realpath(run_dir) != os.path.realpath(folder)
+        """Whether the run folder is not RUN_DIR."""
+        self.folder = run_dir if self.has_other_run_folder else folder
+        """RUN_DIR, or the run folder without a job."""
 
     def withdraw_verdict(self, before: Status | None) -> None:
-        """Remove what an earlier session of this attempt has left, unless it is a stop of another run.
+        """Remove the verdict of an earlier session of this attempt, unless it is a stop of another run.
 
-        It was done; or its error was caught; or it was this run that stopped, of which ``before`` is the last status.
+        That session was done, or the script caught its error, or this run stopped; ``before`` is this run's last
+        status.
         """
         path = self.folder / verdict_file(self.number)
         left = _text(path)
@@ -45,47 +47,48 @@ class Job:
             path.unlink(missing_ok=True)
 
     def begin(self) -> None:
-        """List a run elsewhere, and remove a STOP of RUN_DIR that does not mean this attempt.
+        """List a run in another folder in RUN_DIR/sessions; remove a RUN_DIR/STOP that does not apply to this attempt.
 
-        That is one for the time limit of another attempt, and one that was there when an earlier attempt ended.
+        A STOP does not apply if it is for the time limit of another attempt, or if an earlier attempt ended normally
+        after the STOP was written.
         """
-        if not self.is_elsewhere:
+        if not self.has_other_run_folder:
             return
         path, name = self.folder / SESSIONS, self._name
         if name not in _text(path).split("\n"):
             with path.open("a", encoding="utf-8", errors="surrogateescape") as file:
                 file.write(f"{name}\n")
         reason, meant = read_stop_file(self.folder)
-        is_of_another = reason == Reason.TIME_LIMIT and meant != f"{self._id}/{self.number}"
-        if is_of_another or (reason and self._has_ended_after_stop()):
+        is_of_other_folder = reason == Reason.TIME_LIMIT and meant != f"{self._id}/{self.number}"
+        if is_of_other_folder or (reason and self._ended_after_stop()):
             (self.folder / STOP).unlink(missing_ok=True)
 
     def write_verdict(self, status: Status) -> None:
-        """Leave the verdict of the run, in RUN_DIR too if it has not been done elsewhere.
+        """Write the run's verdict to its folder, and to RUN_DIR unless the run is in another folder and done.
 
-        What the script reads stays as it is if another run of the attempt has stopped, unless this one has failed.
+        The verdict in RUN_DIR stays unchanged if another run of the attempt has stopped, unless this run has failed.
         """
         has_stopped = _is_stop(_text(self.folder / verdict_file(status.attempt)))
-        is_done = self.is_elsewhere and status.state == "done"
+        is_done = self.has_other_run_folder and status.state == "done"
         if status.state == "failed" or not (has_stopped or is_done):
             write_verdict(self.folder, self._for_script(status))
-        if self.is_elsewhere:
+        if self.has_other_run_folder:
             write_verdict(self._run, status)
 
     def _for_script(self, status: Status) -> Status:
-        """Return ``status`` as the script gets it, which alone knows whether one of several runs has gained a step."""
+        """Return ``status`` for the job script, which decides itself whether any of several runs made progress."""
         if status.state == "stopped" and (self.folder / SESSIONS).exists():
             return dataclasses.replace(status, requeue=status.reason == Reason.TIME_LIMIT.word)
         return status
 
     @property
     def _name(self) -> str:
-        """The folder of the run, relative to RUN_DIR if it is within: a run folder may be moved."""
+        """The run folder, relative to RUN_DIR if it is inside: users may move a run folder."""
         run, job = (Path(os.path.realpath(path)) for path in (self._run, self.folder))
         return str(run.relative_to(job) if run.is_relative_to(job) else run)
 
-    def _has_ended_after_stop(self) -> bool:
-        """Return whether an earlier attempt ended in good order after the STOP of RUN_DIR was written."""
+    def _ended_after_stop(self) -> bool:
+        """Return whether an earlier attempt ended normally after RUN_DIR/STOP was written."""
         for number in range(1, self.number):
             path = self.folder / verdict_file(number)
             with contextlib.suppress(OSError):
@@ -100,7 +103,7 @@ def _is_stop(verdict: str) -> bool:
 
 
 def _text(path: Path) -> str:
-    """Return what the file says; "" if there is none."""
+    """Return the file's text without its final newline; "" if it cannot be read."""
     try:
         return read_whole(path).decode(errors="surrogateescape").removesuffix("\n")
     except OSError:

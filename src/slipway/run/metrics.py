@@ -1,4 +1,4 @@
-"""Records of numbers: as JSON lines always, and as TensorBoard events; the other trackers are in ``trackers``."""
+"""Writers of metrics: JSON lines, which every run has, and TensorBoard events. ``trackers`` has the other trackers."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from slipway.base.files import LineFile, write_atomically
 log = logging.getLogger(__name__)
 
 Record = dict[str, Any]
-"""One record: "kind" (train or validation), "step", "epoch", "elapsed" in seconds, and the numbers of that kind."""
+"""One record: "kind" (train or validation), "step", "epoch", "elapsed" in seconds, and the metrics of that kind."""
 
 
 class JsonLines:
-    """metrics.jsonl: a record a line, readable while it grows."""
+    """Writer of metrics.jsonl: one record per line, readable during training."""
 
     def __init__(self, path: Path, *, step: int) -> None:
-        """Append to ``path``, after cutting it back to the records up to ``step``, where this attempt goes on.
+        """Open ``path`` for appending, after truncating it to the records up to ``step``, where this attempt resumes.
 
-        Where lines of it are no records, more than a crash cuts off, the file as it was is kept beside it.
+        If lines other than the last one, which a crash may cut off, are not records, a copy of the file is kept.
         """
         found = _parse(path)
         damaged = found[:-1].count(None)
@@ -38,7 +38,7 @@ class JsonLines:
             warn(
                 log,
                 "damaged-metrics",
-                "%d line(s) of %s are no records; the file is kept as %s",
+                "%d line(s) of %s are not records; a copy of the file is kept as %s",
                 damaged,
                 path,
                 aside.name,
@@ -57,11 +57,11 @@ class JsonLines:
 
 
 class TensorBoard:
-    """TensorBoard events, a scalar for each number of a record."""
+    """Writer of TensorBoard events: one scalar for each number of a record."""
 
     def __init__(self, folder: Path, *, step: int) -> None:
-        """Write into ``folder``; what an earlier attempt wrote beyond ``step`` is hidden."""
-        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 -- slow to import, and only on demand
+        """Write to ``folder``; TensorBoard hides events that an earlier attempt wrote after ``step``."""
+        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 -- slow to import, so only on demand
 
         self._writer = SummaryWriter(str(folder), purge_step=step + 1)
         self._failed = False
@@ -79,27 +79,27 @@ class TensorBoard:
 
     @contextlib.contextmanager
     def _reported(self) -> Iterator[None]:
-        """Report the first error of the disk, which has ended the writer's thread, and ignore what follows from it."""
+        """Report the first disk error, which ends the writer's thread, and ignore later ones."""
         try:
             yield
         except OSError as error:
             if not self._failed:
-                warn(log, "tracker-ended", "TensorBoard events end here: %s; metrics.jsonl has all records", error)
+                warn(log, "tracker-ended", "TensorBoard events stopped: %s; metrics.jsonl has all records", error)
             self._failed = True
 
 
 def numbers_of(record: Record) -> dict[str, float]:
-    """Return the numbers of ``record`` by the names that trackers show: "train/loss"."""
+    """Return the numbers of ``record`` by the names that trackers show, such as "train/loss"."""
     return {f"{record['kind']}/{name}": value for name, value in record.items() if name not in {"kind", "step"}}
 
 
 def read_records(path: Path) -> list[Record]:
-    """Return the records of a metrics.jsonl that hold numbers; none if there is no file."""
+    """Return the records of a metrics.jsonl whose values are all numbers; an empty list if there is no file."""
     return [record for record in _parse(path) if record and _holds_numbers(record)]
 
 
 def _parse(path: Path) -> list[Record | None]:
-    """Return the record of each line of a file; None for a line that is none."""
+    """Return the record of each line of a file; None for a line that is not a record."""
     try:
         lines = read_whole(path).decode(errors="replace").splitlines()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What a run asks of the program that trains in it."""
+"""Interface between ``Run`` and the program that trains in it."""
 
 from __future__ import annotations
 
@@ -12,60 +12,60 @@ from slipway.run.metrics import Record
 
 
 class Speed(NamedTuple):
-    """How fast training was since the last record."""
+    """Training speed since the last record."""
 
     steps_per_second: float
     save_seconds: float
-    """For which saving held up rank 0."""
+    """Seconds for which saving blocked rank 0."""
 
 
 class Program(Protocol):
-    """What trains in a run: a script with a session, or the trainer."""
+    """A program that trains in a run: a user script with a session, or the trainer."""
 
-    def sums(self) -> list[float]:
-        """Return what this rank has counted since the last call."""
+    def local_counters(self) -> list[float]:
+        """Return this rank's counters since the last call; the ranks add them in the vote."""
         ...
 
-    def observed(self, position: Position, sums: list[float]) -> Position:
-        """Take the totals of ``sums`` over all ranks, and return ``position`` with what they say of it.
+    def on_reduced(self, position: Position, sums: list[float]) -> Position:
+        """Return ``position`` updated by ``sums``, the totals of the counters over all ranks.
 
         Raises:
-            SlipwayError: on every rank, if training cannot go on.
+            SlipwayError: on every rank, if training cannot continue.
         """
         ...
 
-    def meet(self, step: int) -> int:
-        """Exchange what a record or a checkpoint needs of all ranks, and return the step of the one that is furthest.
+    def sync_step(self, step: int) -> int:
+        """Gather the data of all ranks that a record or a checkpoint needs, and return the largest step of any rank.
 
         Raises:
-            SlipwayError: on every rank, if training cannot go on.
+            SlipwayError: on every rank, if training cannot continue.
         """
         ...
 
     def record(self, position: Position, speed: Speed) -> Record:
-        """Return the record of what was trained up to ``position``, at ``speed``, and show it."""
+        """Return the record of training up to ``position`` at ``speed``, and print it."""
         ...
 
     def facts(self) -> dict[str, Any]:
-        """Return what a checkpoint must say to continue from here; called on all ranks, behind ``meet``.
+        """Return the facts that a checkpoint must store to resume from here; called on all ranks after ``sync_step``.
 
         Raises:
-            SlipwayError: on every rank, if this is not to be saved.
+            SlipwayError: on every rank, if the current state must not be saved.
         """
         ...
 
     def capture(self, header: Header) -> Checkpoint:
-        """Return a checkpoint of all that trains; called on rank 0 alone, also once before the first is saved."""
+        """Return a checkpoint of the training state; called only on rank 0, also once before the first save."""
         ...
 
     def started(self, parts: Mapping[str, float]) -> None:
-        """Take the seconds up to the first step, by part; called on all ranks."""
+        """Receive the startup time in seconds, by part, after the first step; called on all ranks."""
         ...
 
     def write_results(self) -> None:
-        """Write what a run that is done leaves besides; called on rank 0 alone."""
+        """Write the further results of a run that is done; called only on rank 0."""
         ...
 
     def ended(self, status: Status) -> None:
-        """Say how the attempt has ended; called on rank 0 alone."""
+        """Report how the attempt ended; called only on rank 0."""
         ...

@@ -1,4 +1,4 @@
-"""What rank 0 writes while a run goes on, and at its end: checkpoints, metrics, the status."""
+"""Rank 0's output of a run: checkpoints, metrics, time records and the status."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from slipway.base.stop import Reason
 from slipway.checkpoint.compile_cache import CompiledCode
 from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.saver import Saver
-from slipway.checkpoint.space import warn_of_little_space
+from slipway.checkpoint.space import warn_if_low_space
 from slipway.checkpoint.store import CheckpointStore
 from slipway.run.attempt import Attempt, writing
 from slipway.run.metrics import JsonLines, Record, read_records
@@ -27,16 +27,16 @@ from slipway.run.trackers import Background, TrackedRun, start_trackers
 
 
 class Recorder:
-    """Writes the run folder of an attempt, from its beginning to its end. Rank 0 alone has one."""
+    """Writer of the run folder during an attempt. Only rank 0 has one."""
 
     def __init__(self, attempt: Attempt, compiled: CompiledCode, *, keep: int, step: int) -> None:
         """Record ``attempt``, which begins at ``step``.
 
         Args:
-            attempt: that has begun.
-            compiled: what torch.compile makes, which is kept with each checkpoint.
-            keep: number of the newest checkpoints that stay, besides the best.
-            step: optimiser steps done before; what the folder holds beyond it is undone.
+            attempt: an attempt that has begun.
+            compiled: torch.compile's cache, saved after each checkpoint.
+            keep: number of newest checkpoints to keep, in addition to the best.
+            step: optimizer steps done before; later checkpoints are set aside and later metrics are removed.
         """
         folder = attempt.folder
         self.attempt = attempt
@@ -52,11 +52,11 @@ class Recorder:
         self._has_saved = False
 
     def start_trackers(self, names: Sequence[str], place: TrackedRun) -> None:
-        """Let the trackers ``names`` have each record that metrics.jsonl gets."""
+        """Start the trackers ``names``; each receives every record written to metrics.jsonl."""
         self._trackers = start_trackers(names, place)
 
     def write(self, record: Record) -> None:
-        """Append a record to metrics.jsonl, and hand it to the trackers; not one that was there at the start."""
+        """Append a record to metrics.jsonl and pass it to the trackers; skip one that the file held at the start."""
         place = _place(record)
         if self._known[place]:
             self._known[place] -= 1
@@ -66,23 +66,23 @@ class Recorder:
             tracker.write(record)
 
     def reserve(self, checkpoint: Checkpoint) -> None:
-        """Prepare in the background for checkpoints like ``checkpoint``."""
+        """Allocate buffers in the background for checkpoints like ``checkpoint``."""
         self._saver.reserve(checkpoint.tensors)
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Save ``checkpoint`` in the background.
 
         Raises:
-            LostFolderError: if the run folder is no longer ours.
+            LostFolderError: if this process no longer holds the run folder's lock.
         """
         self.attempt.check()
         if not self._has_saved:
-            warn_of_little_space(checkpoint, self.attempt.folder.checkpoints, keep=self._keep, quota=self.attempt.quota)
+            warn_if_low_space(checkpoint, self.attempt.folder.checkpoints, keep=self._keep, quota=self.attempt.quota)
             self._has_saved = True
         self._saver.save(checkpoint)
 
-    def note_not_saved(self, error: SlipwayError, *, step: int) -> None:
-        """Warn that ``error`` keeps the state at ``step`` from being saved; the attempt fails if that remains so."""
+    def report_not_saved(self, error: SlipwayError, *, step: int) -> None:
+        """Warn that ``error`` prevents a save at ``step``; the attempt fails if no later save succeeds."""
         self._saver.fail(error, step=step)
 
     def finish(self) -> None:
@@ -90,7 +90,7 @@ class Recorder:
 
         Raises:
             SlipwayError: if the last checkpoint could not be written.
-            OSError: if the last records could not.
+            OSError: if the last records could not be written.
         """
         self._saver.finish()
         self._metrics.close()
@@ -98,17 +98,17 @@ class Recorder:
             tracker.end(complete=True)
 
     def wait(self) -> None:
-        """Wait until nothing is being written any more."""
+        """Wait until no save is in progress."""
         self._saver.wait()
 
     def close(self) -> None:
-        """Wait likewise, and end the trackers that an error has left."""
+        """Wait as ``wait`` does, and end trackers that are still running after an error."""
         self.wait()
         for tracker in self._trackers:
             tracker.end(complete=False)
 
     def conclude(self, reason: Reason, *, step: int) -> Status:
-        """Say what became of the attempt, once everything is durable: done, or stopped for ``reason``, at ``step``."""
+        """Record that the attempt is done or stopped for ``reason`` at ``step``; call this after ``finish``."""
         self.clock.write(step, concluded=True)
         self.clock.close()
         return self.attempt.conclude(reason, step=step)
@@ -119,11 +119,11 @@ def _place(record: Record) -> tuple[Any, ...]:
 
 
 def provenance(world: World, launched: Mapping[str, object]) -> dict[str, object]:
-    """Return what run.json says of this process: when, where, by which command and versions it runs.
+    """Return the provenance for run.json: start time, host, command, versions, world size and launch settings.
 
     Args:
-        world: the ranks that take part.
-        launched: the settings of this launch as they were resolved.
+        world: this rank's world.
+        launched: the resolved settings of this launch.
     """
     return {
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),

@@ -1,6 +1,6 @@
-"""The run folder as it lies on the disk: what a run leaves behind. Rank 0 alone touches it.
+"""Paths and contents of a run folder on disk. Only rank 0 uses it.
 
-docs/contract.md lists its files; ``slipway.run.attempt`` is about who may write them, and when.
+docs/contract.md lists its files; ``slipway.run.attempt`` decides who may write them and when.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from slipway.run.job import Job
 
 
 class RunFolder:
-    """An output directory, of one run."""
+    """The output directory of one run."""
 
     def __init__(self, path: Path) -> None:
-        """Describe the folder ``path``, which may not be there yet."""
+        """Describe the folder ``path``, which may not exist yet."""
         self.path = path
         self.metrics = path / METRICS
         self.goodput = path / GOODPUT
@@ -41,30 +41,30 @@ class RunFolder:
         self.checkpoints = path / CHECKPOINTS
 
     @property
-    def holds_run(self) -> bool:
-        """Whether there is a checkpoint, or what is left of one."""
+    def is_run_folder(self) -> bool:
+        """Whether the folder ``checkpoints`` holds a checkpoint or anything else."""
         return self.checkpoints.is_dir() and any(self.checkpoints.iterdir())
 
     def require_no_run(self) -> None:
-        """Raise a FolderHoldsRunError if the folder holds a run, which a new one would overwrite."""
-        if self.holds_run:
+        """Raise a FolderHoldsRunError if the folder holds a run, which a new run would overwrite."""
+        if self.is_run_folder:
             raise FolderHoldsRunError(folder=self.path)
 
     def require_files(self) -> None:
-        """Raise a NotAFileError if a folder, a FIFO or the like has the name of a file that the run writes."""
+        """Raise a NotAFileError if a folder, a FIFO or the like has the name of a file that a run writes."""
         for name in (STATUS, PROVENANCE, CONFIG, METRICS, GOODPUT):
             path = self.path / name
             if path.exists() and not path.is_file():
-                raise NotAFileError(path=path, kind="a folder" if path.is_dir() else "no regular file")
+                raise NotAFileError(path=path, kind="a folder" if path.is_dir() else "not a regular file")
 
     def refuse(self, error: BaseException, environment: Environment) -> None:
-        """Leave the verdict of an attempt that ``error`` ended before it had the folder, if a job waits for it."""
+        """Write the verdict of an attempt that ``error`` ended before it owned the folder, if a job waits for it."""
         self.write_verdict_if_awaited(
             Status(attempt=0, state="failed", reason=reason_of(error), step=self.last_step), environment
         )
 
     def write_verdict_if_awaited(self, status: Status, environment: Environment) -> None:
-        """Leave the verdict of an attempt that does not touch the run, if a job script waits for it."""
+        """Write the verdict of an attempt that does not change the run, if a job script waits for it."""
         if environment.attempt:
             with contextlib.suppress(OSError):
                 job = Job(self.path, environment)
@@ -72,7 +72,7 @@ class RunFolder:
 
     @property
     def last_step(self) -> int:
-        """The step that was saved last, as far as the folder says; 0 if it says nothing."""
+        """The last saved step, from ``latest`` or else the status file; 0 if neither exists."""
         step = checkpoint_step((self.checkpoints / LATEST).resolve().name)
         if step is not None:
             return step
@@ -81,7 +81,7 @@ class RunFolder:
 
     @property
     def last_attempt(self) -> int:
-        """The largest number of an attempt that status.json, a folder of logs or a verdict names; 0 if none."""
+        """The largest attempt number in status.json, the names in logs, and the verdicts' names; 0 if none."""
         status = read_status(self.path)
         numbers = [status.attempt if status else 0]
         numbers += [int(path.name) for path in self.logs.glob("*") if path.name.isdecimal()]

@@ -1,6 +1,6 @@
-"""Experiment trackers beside metrics.jsonl: TensorBoard, Weights & Biases and MLflow, each by its own library.
+"""Experiment trackers in addition to metrics.jsonl: TensorBoard, Weights & Biases and MLflow, by their own libraries.
 
-A tracker works in a thread of its own, on rank 0: neither its errors nor a server that does not answer reach training.
+Each tracker runs in a separate thread on rank 0, so that neither its errors nor an unresponsive server affect training.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from slipway.run.metrics import Record, TensorBoard, numbers_of
 log = logging.getLogger(__name__)
 
 START_LIMIT = 30.0
-"""Seconds that training waits for a tracker at its start; what is recorded until that has succeeded is kept."""
+"""Seconds that training waits for a tracker to start; records are queued until the tracker has started."""
 END_LIMIT = 15.0
-"""Seconds that the end of a run waits for a tracker; a scheduler's grace is 30 s and more."""
+"""Seconds that the end of a run waits for a tracker; a scheduler's grace time is at least 30 s."""
 IDS = threading.Lock()
-"""Of the file of ids, into which a tracker that starts late may write while another one starts."""
+"""Lock of the file of tracker ids: a tracker that starts late may write it while another one starts."""
 
 
 class Backend(Protocol):
-    """A library that takes records."""
+    """A tracker's library, which receives records."""
 
     def write(self, record: Record) -> None:
-        """Take one record."""
+        """Log one record."""
         ...
 
     def end(self, *, complete: bool) -> None:
-        """Make everything durable; ``complete`` unless an error has ended the attempt."""
+        """Flush all records and close; ``complete`` is false if an error ended the attempt."""
         ...
 
 
@@ -52,16 +52,16 @@ class TrackedRun(NamedTuple):
     folder: Path
     """The run folder."""
     step: int
-    """Optimiser steps done before this attempt."""
+    """Optimizer steps done before this attempt."""
     variables: Mapping[str, str]
-    """The environment, in which users set up their trackers."""
+    """Environment variables, with which users configure their trackers."""
 
 
 class Background:
-    """A backend in a thread of its own. Its first error is reported, and ends this tracker alone."""
+    """A backend in a separate thread. Its first error is reported and ends only this tracker."""
 
     def __init__(self, name: str, start: Callable[[], Backend]) -> None:
-        """Let the thread ``start`` the backend called ``name``."""
+        """Start a thread that calls ``start`` for the backend named ``name``."""
         self._name = name
         self._start = start
         self._records: queue.SimpleQueue[Record | bool] = queue.SimpleQueue()
@@ -69,20 +69,20 @@ class Background:
         self._has_ended = False
         self._thread = threading.Thread(target=self._run, name=f"tracker {name}", daemon=True)
         self._thread.start()
-        # Until then, for libraries may draw from the global generators while they start.
+        # Wait for the start, because libraries may draw from the global random generators while they start.
         if not self._has_started.wait(START_LIMIT):
-            warn(log, "tracker-silent", "%s does not answer; training begins without it", name)
+            warn(log, "tracker-silent", "%s does not respond; training begins without waiting for it", name)
 
     def write(self, record: Record) -> None:
-        """Hand over one record."""
+        """Queue one record for the backend."""
         if self._thread.is_alive():
             self._records.put(record)
 
     def end(self, *, complete: bool) -> None:
-        """Wait for END_LIMIT seconds until everything is handed over; does nothing where it has ended before.
+        """End the backend and wait at most END_LIMIT seconds for it; a second call does nothing.
 
         Args:
-            complete: whether the attempt has ended in good order.
+            complete: whether the attempt ended normally.
         """
         if self._has_ended:
             return
@@ -93,7 +93,7 @@ class Background:
             warn(
                 log,
                 "tracker-silent",
-                "%s does not answer, and may lack the last records; metrics.jsonl has them all",
+                "%s does not respond and may lack the last records; metrics.jsonl has all records",
                 self._name,
             )
 
@@ -104,41 +104,41 @@ class Background:
             while not isinstance(record := self._records.get(), bool):
                 backend.write(record)
             backend.end(complete=record)
-        except BaseException as error:  # noqa: BLE001 -- whatever a library raises, SystemExit too
+        except BaseException as error:  # noqa: BLE001 -- whatever a library raises, even SystemExit
             text = one_line(str(error)) or type(error).__name__
-            warn(log, "tracker-ended", "%s ends here: %s; metrics.jsonl has all records", self._name, text)
+            warn(log, "tracker-ended", "logging to %s stopped: %s; metrics.jsonl has all records", self._name, text)
         finally:
             self._has_started.set()
 
 
 class TensorBoardEvents:
-    """Event files in RUN/tensorboard."""
+    """TensorBoard event files in RUN/tensorboard."""
 
     def __init__(self, place: TrackedRun) -> None:
-        """Go on behind ``place.step``."""
+        """Continue after ``place.step``."""
         self._writer = TensorBoard(place.folder / TENSORBOARD, step=place.step)
         self.write = self._writer.write
 
-    def end(self, *, complete: bool) -> None:  # noqa: ARG002 -- event files do not tell
+    def end(self, *, complete: bool) -> None:  # noqa: ARG002 -- event files do not record it
         """Close the event file."""
         self._writer.close()
 
 
 class WandbRun:
-    """A run of Weights & Biases, the same one in all attempts: offline in RUN/wandb, unless WANDB_MODE says otherwise.
+    """A Weights & Biases run, the same one in all attempts: offline in RUN/wandb, unless WANDB_MODE is set.
 
-    wandb itself passes over steps that it has had, which a resumed run takes again with the same numbers.
+    wandb ignores steps that it already has; a resumed run repeats those with the same numbers.
     """
 
     def __init__(self, place: TrackedRun) -> None:
-        """Begin the run, or go on with it."""
+        """Begin the run, or resume it."""
         import wandb  # noqa: PLC0415 -- only on demand, as it may not be installed
 
         identity = _read_ids(place.folder).get("wandb") or secrets.token_hex(4)
-        _keep_id(place.folder, "wandb", identity)
+        _save_id(place.folder, "wandb", identity)
         limits = {"init_timeout": START_LIMIT, "finish_timeout": END_LIMIT}
         known: dict[str, Any] = {name: limit for name, limit in limits.items() if hasattr(wandb.Settings(), name)}
-        (place.folder / WANDB).mkdir(exist_ok=True)  # or wandb takes another folder where it may not make this one
+        (place.folder / WANDB).mkdir(exist_ok=True)  # or wandb uses another folder if it cannot create this one
         self._run = wandb.init(
             id=identity,
             resume="allow",
@@ -149,7 +149,7 @@ class WandbRun:
         )
 
     def write(self, record: Record) -> None:
-        """Log the numbers at their step."""
+        """Log the record's numbers at its step."""
         self._run.log(numbers_of(record), step=record["step"])
 
     def end(self, *, complete: bool) -> None:
@@ -158,29 +158,29 @@ class WandbRun:
 
 
 class MlflowRun:
-    """A run of MLflow, the same one in all attempts: in RUN/mlruns, unless MLFLOW_TRACKING_URI names another store.
+    """An MLflow run, the same one in all attempts: in RUN/mlruns, unless MLFLOW_TRACKING_URI names another store.
 
-    A client of its own, as the script may use ``mlflow``, which has one active run, for itself.
+    This uses a separate client: module ``mlflow`` has one active run, and the script may use that itself.
     """
 
     def __init__(self, place: TrackedRun) -> None:
-        """Begin the run, or go on with it."""
+        """Begin the run, or resume it."""
         from mlflow import MlflowClient, environment_variables  # noqa: PLC0415 -- only on demand
 
         uri = place.variables.get("MLFLOW_TRACKING_URI")
         if not uri:
             uri = (place.folder / MLFLOW).as_uri()
-            with contextlib.suppress(AttributeError):  # of versions that take a folder without being asked
+            with contextlib.suppress(AttributeError):  # from versions that accept a folder without this setting
                 environment_variables.MLFLOW_ALLOW_FILE_STORE.set(True)
         self._client = MlflowClient(tracking_uri=uri)
         self._identity = _read_ids(place.folder).get("mlflow", "")
-        if not (self._identity and self._goes_on()):
+        if not (self._identity and self._resume_run()):
             experiment = self._experiment(place.variables.get("MLFLOW_EXPERIMENT_NAME") or "Default")
             self._identity = self._client.create_run(experiment, run_name=place.folder.name).info.run_id
-            _keep_id(place.folder, "mlflow", self._identity)
+            _save_id(place.folder, "mlflow", self._identity)
 
-    def _goes_on(self) -> bool:
-        """Go on with the run of earlier attempts; return False if this store does not have it."""
+    def _resume_run(self) -> bool:
+        """Resume the run of earlier attempts; return False if this store does not have it."""
         from mlflow.exceptions import MlflowException  # noqa: PLC0415
 
         try:
@@ -192,12 +192,12 @@ class MlflowRun:
         return True
 
     def _experiment(self, name: str) -> str:
-        """Return the id of the experiment ``name``, which is made where it is missing."""
+        """Return the id of the experiment ``name``; create the experiment if it is missing."""
         found = self._client.get_experiment_by_name(name)
         return found.experiment_id if found else self._client.create_experiment(name)
 
     def write(self, record: Record) -> None:
-        """Log the numbers at their step."""
+        """Log the record's numbers at its step."""
         from mlflow.entities import Metric  # noqa: PLC0415
 
         now = time.time_ns() // 1_000_000
@@ -205,17 +205,17 @@ class MlflowRun:
         self._client.log_batch(self._identity, metrics=metrics)
 
     def end(self, *, complete: bool) -> None:
-        """Say that the run has ended."""
+        """Mark the run as finished or failed."""
         self._client.set_terminated(self._identity, "FINISHED" if complete else "FAILED")
 
 
 class TrackerKind(NamedTuple):
-    """A tracker that there is."""
+    """An available tracker."""
 
     make: Callable[[TrackedRun], Backend]
     module: str
     package: str
-    """What pip calls its library."""
+    """The library's name for pip."""
 
 
 KINDS = {
@@ -223,43 +223,43 @@ KINDS = {
     "wandb": TrackerKind(WandbRun, "wandb", "wandb"),
     "mlflow": TrackerKind(MlflowRun, "mlflow", "mlflow-skinny"),
 }
-"""The trackers by their names."""
+"""The available trackers by name."""
 
 
 def named_trackers(*given: str | Iterable[str]) -> list[str]:
-    """Return all names that are ``given``, by texts with commas or one by one, each once."""
+    """Return the names in ``given``, comma-separated strings or iterables of names, without duplicates."""
     named = [name for some in given for name in (some.split(",") if isinstance(some, str) else some)]
     return list(dict.fromkeys(filter(None, map(str.strip, named))))
 
 
 def require_trackers(names: Iterable[str]) -> None:
-    """Make sure that there are trackers of these names, and that their libraries are installed.
+    """Raise an error unless trackers of these names exist and their libraries are installed.
 
     Raises:
-        TrackerError: naming the ones that there are, or what to install.
+        TrackerError: listing the available trackers or the package to install.
     """
     for name in names:
         if name not in KINDS:
-            raise TrackerError("unknown-tracker", f"there is no tracker {name!r}: take {', '.join(KINDS)}.")
+            raise TrackerError("unknown-tracker", f"unknown tracker {name!r}: use one of {', '.join(KINDS)}.")
         found = importlib.util.find_spec(KINDS[name].module)
-        if found is None or found.origin is None:  # the latter is a mere folder, such as a run's
+        if found is None or found.origin is None:  # the latter means a plain folder, such as a run's
             raise TrackerError(
                 "tracker-not-installed", f"the tracker {name} is not installed: pip install {KINDS[name].package}."
             )
 
 
 def start_trackers(names: Iterable[str], place: TrackedRun) -> list[Background]:
-    """Start the trackers ``names``; rank 0 alone calls this."""
+    """Start the trackers ``names``; only rank 0 calls this."""
     return [Background(name, lambda make=KINDS[name].make: make(place)) for name in names]  # type: ignore[misc]
 
 
 def _read_ids(folder: Path) -> dict[str, str]:
-    """Return by which ids trackers know the run in ``folder``."""
+    """Return the ids of the run in ``folder``, by tracker; an empty dictionary if there are none."""
     with contextlib.suppress(OSError, ValueError, TypeError):
         return dict(json.loads(read_whole(folder / TRACKERS)))
     return {}
 
 
-def _keep_id(folder: Path, name: str, identity: str) -> None:
+def _save_id(folder: Path, name: str, identity: str) -> None:
     with IDS:
         write_json(folder / TRACKERS, _read_ids(folder) | {name: identity})

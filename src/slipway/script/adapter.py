@@ -16,7 +16,7 @@ from slipway.checkpoint.header import Header, Position
 from slipway.checks.skipped_steps import Scalers
 from slipway.data.feed import Feed
 from slipway.dist.collectives import all_gather_json
-from slipway.rng.generator_state import GivenGenerators, States
+from slipway.rng.generator_state import SessionGenerators, States
 from slipway.rng.seeding import Generators, Purpose
 from slipway.run.identity import facts_of
 from slipway.run.metrics import Record
@@ -70,7 +70,7 @@ class Script:
         self._passes = 0
         self.generators = Generators(opened.seed, world.rank, parameters)
         self._saved_generators: dict[str, Any] | None = None
-        self._given_generators = GivenGenerators(extra)
+        self._given_generators = SessionGenerators(extra)
         self._begun_generators: States | None = None
         """States of the given generators at the beginning of the resumed epoch."""
         self.is_resumed = "feed" in facts
@@ -80,7 +80,7 @@ class Script:
         self.left_early: dict[int, int] = {}
         """Calls of ``epochs`` and ``steps`` that the script has left by ``break``: call number to iterations done."""
         self.pending = PendingGradients(parameters, optimizers, carried=facts.get("carries_gradients"))
-        self.before_saves: list[Callable[[], None]] = []
+        self.save_hooks: list[Callable[[], None]] = []
         """Functions to call before the run is saved; they may log warnings."""
         if self.is_resumed:
             self.left_early = dict(facts["left_early"])
@@ -110,7 +110,7 @@ class Script:
             is_resumed: whether the run was saved within this epoch, so that the code draws the same numbers again.
         """
         if is_resumed and self._begun_generators is not None:
-            self._given_generators.begin_again(self._begun_generators)
+            self._given_generators.restore_epoch(self._begun_generators)
         else:
             self._given_generators.begin_epoch()
 
@@ -143,15 +143,15 @@ class Script:
 
     # Methods that Run calls.
 
-    def sums(self) -> list[float]:
+    def local_counters(self) -> list[float]:
         """Return the number of passes and its square, from which ``observed`` detects ranks in different passes.
 
-        Logged values are exchanged by ``meet`` instead, because their names may differ between ranks.
+        Logged values are exchanged by ``sync_step`` instead, because their names may differ between ranks.
         """
         passes = float(self._passes % 1024)  # squares and their sums are exact
         return [passes, passes**2]
 
-    def observed(self, position: Position, sums: list[float]) -> Position:
+    def on_reduced(self, position: Position, sums: list[float]) -> Position:
         """Return ``position`` unchanged.
 
         Raises:
@@ -168,7 +168,7 @@ class Script:
             raise error
         return position
 
-    def meet(self, step: int) -> int:
+    def sync_step(self, step: int) -> int:
         """Exchange logged values and positions between all ranks; return the step of the furthest rank.
 
         Raises:
@@ -209,15 +209,13 @@ class Script:
 
     def facts(self) -> dict[str, Any]:
         """Return the facts for the checkpoint header; all ranks must call this."""
-        for look in self.before_saves:
+        for look in self.save_hooks:
             look()
         within = self.feed.batch  # outside a pass the generators are seeded again
         own = self.generators.capture() if within else None
         has_left = self.feed.is_counting and bool(self.left_early)
         has_more = 0 < self.feed.batch < (self.feed.total or 0) and not has_left
-        gathered = all_gather_json(
-            self._comm, [own, self._given_generators.begun, self.pending.must_be_saved, has_more]
-        )
+        gathered = all_gather_json(self._comm, [own, self._given_generators.begun, self.pending.needs_saving, has_more])
         generators, given_generators, waits, within_pass = map(list, zip(*gathered, strict=True))
         return {
             **facts_of(self._seed),
@@ -254,7 +252,7 @@ class Script:
 
     def _nonfinite(self, logged: Sums) -> list[str]:
         """Return the names of values that were inf or nan on this rank in steps that no GradScaler has skipped."""
-        names, skipped = self.window.became_nonfinite(logged), self._scalers.have_skipped()
+        names, skipped = self.window.new_nonfinite_names(logged), self._scalers.have_skipped()
         return [] if skipped else names
 
     def _epochs_done(self, position: Position) -> float:

@@ -12,10 +12,10 @@ from typing import Any, Generic, NoReturn, TypeVar
 from slipway.base.errors import SessionError, warn
 from slipway.checks.batch_numbers import warn_of_numbering
 from slipway.checks.early_use import EarlyUse
-from slipway.checks.missing_objects import NotGiven, objects_of
-from slipway.checks.reading_ahead import ReadingAhead
-from slipway.checks.unsaved import UnknownOptimizers
-from slipway.checks.weights_without_steps import MOST_BATCHES, Stepless
+from slipway.checks.missing_objects import UnsavedObjects, objects_of
+from slipway.checks.reading_ahead import PrefetchCheck
+from slipway.checks.unsaved import UnsavedOptimizers
+from slipway.checks.weights_without_steps import CHECK_AFTER_BATCHES, StepCheck
 from slipway.data.loading import Pass
 from slipway.rng.seeding import Purpose
 from slipway.run.run import Run
@@ -59,9 +59,9 @@ class Loops:
         counter: StepCounter,
         *,
         optimizers: Iterable[str],
-        not_given: NotGiven,
+        not_given: UnsavedObjects,
         early_use: EarlyUse,
-        ahead: ReadingAhead,
+        ahead: PrefetchCheck,
     ) -> None:
         """Continue ``run`` from its checkpoint.
 
@@ -77,7 +77,7 @@ class Loops:
         self._not_given, self._early_use, self._ahead = not_given, early_use, ahead
         self._script, self._run, self._counter = script, run, counter
         self._feed, self._generators, self._pending = script.feed, script.generators, script.pending
-        self._stepless = Stepless(script.parameters, optimizers)
+        self._stepless = StepCheck(script.parameters, optimizers)
         self._pass: Current | None = None
         self._in_epoch = self._has_left_epoch = False
         self._calls = self._call_of_epochs = 0
@@ -99,17 +99,17 @@ class Loops:
         """Yield the remaining epochs of ``total``; see Session."""
         self._require_no_outer("epochs")
         objects = objects_of(sys._getframe().f_back)  # noqa: SLF001
-        self._feed.data.note_made(objects)
+        self._feed.data.digest_before_epochs(objects)
         self._not_given.find(objects)
         self._calls += 1
-        return self._seeding_after(self._epochs(total, self._calls), self._calls)
+        return self._seed_after_epochs(self._epochs(total, self._calls), self._calls)
 
     def batches(self, loader: Iterable[T]) -> Batches[T]:
         """Return the remaining batches of ``loader`` in this epoch; see Session."""
         if self._pass and self._pass.call and self._pass.is_running:
-            _refuse_nesting("batches", "steps")
+            _raise_nested("batches", "steps")
         self._settle()
-        if not self._has_come:
+        if not self._is_in_current_epoch:
             return Batches(iter(()), None)
         self._not_given.find_schedulers(objects_of(sys._getframe().f_back))  # noqa: SLF001
         feed = self._feed
@@ -145,7 +145,7 @@ class Loops:
             self._require_resumed("the script")
         if self._run.step == 0 and (self.epoch or (self._feed.is_counting and self._is_unsaved)):
             self._stepless.refuse()
-        self._run.save_rest(save=self._is_unsaved)
+        self._run.save_unsaved(save=self._is_unsaved)
         self._generators.seed(Purpose.AFTER)
         self.have_ended = True
 
@@ -156,14 +156,14 @@ class Loops:
                 "after-load-best", "session.load_best() ends the training: call it after all loops of the session."
             )
 
-    def end_left_pass(self) -> None:
+    def end_abandoned_pass(self) -> None:
         """End the current pass if the script has left its loop by ``break``; all ranks must call this."""
         if self._pass and self._pass.is_left:
             self._end_pass()
 
     # Epochs.
 
-    def _seeding_after(self, epochs: Iterator[int], call: int) -> Iterator[int]:
+    def _seed_after_epochs(self, epochs: Iterator[int], call: int) -> Iterator[int]:
         """Yield ``epochs``, then seed, so that later code draws the same numbers whichever attempt trained them."""
         try:
             yield from epochs
@@ -226,7 +226,7 @@ class Loops:
     def _steps(self, total: int, call: int) -> Iterator[int]:
         self._script.total_steps = total
         self._settle()
-        if not self._has_come:
+        if not self._is_in_current_epoch:
             return
         feed = self._feed
         found = feed.begin_steps(self._script.left_early.get(call, total))
@@ -245,7 +245,7 @@ class Loops:
 
     def _iterate(self, current: Current) -> Iterator[Any]:
         if self._pass is not current:
-            self._refuse_pass()
+            self._raise_second_pass()
         feed, found, place = self._feed, current.batches, (self.epoch, self._feed.number)
         if self._run.step == 0:
             self._stepless.begin()
@@ -268,7 +268,7 @@ class Loops:
                     self._seed_after(current)
                 raise
             if self._pass is not current:
-                self._refuse_pass()
+                self._raise_second_pass()
             self._end_body(current)
         self._end_pass()
 
@@ -285,7 +285,7 @@ class Loops:
         self._pending.end_body(steps)
         if not has_stepped:
             self._ahead.note_without_step(self._feed.batch)
-            if self._feed.batch == MOST_BATCHES and self._run.step == 0:
+            if self._feed.batch == CHECK_AFTER_BATCHES and self._run.step == 0:
                 self._stepless.check()
         elif is_last or self._feed.batch == self._feed.total:
             self._run.count()
@@ -355,7 +355,7 @@ class Loops:
     # Position of a resumed script relative to its saved position.
 
     @property
-    def _has_come(self) -> bool:
+    def _is_in_current_epoch(self) -> bool:
         """Whether a loop outside ``epochs`` belongs to the current epoch, and not to an earlier one."""
         return self._in_epoch or self._reached >= self.epoch
 
@@ -387,11 +387,11 @@ class Loops:
 
     def _require_no_outer(self, inner: str) -> None:
         if self._in_epoch and not self._has_left_epoch:
-            _refuse_nesting(inner, "epochs")
+            _raise_nested(inner, "epochs")
         if self._pass and self._pass.is_running:
-            _refuse_nesting(inner, "steps" if self._pass.call else "batches")
+            _raise_nested(inner, "steps" if self._pass.call else "batches")
 
-    def _refuse_pass(self) -> NoReturn:
+    def _raise_second_pass(self) -> NoReturn:
         if self._pass:
             raise SessionError(
                 "two-passes",
@@ -403,7 +403,7 @@ class Loops:
         )
 
 
-def _refuse_nesting(inner: str, outer: str) -> NoReturn:
+def _raise_nested(inner: str, outer: str) -> NoReturn:
     raise SessionError(
         "nested-loops",
         f"session.{inner} was called within session.{outer}. For k iterations within an epoch, use "
@@ -458,14 +458,14 @@ def open_loops(script: Script, run: Run, objects: Mapping[str, Mapping[str, Any]
         stack.callback(counter.close)
         counter.watch(objects["scaler"].values())
         stack.callback(script.pending.close)
-        unknown = UnknownOptimizers(optimizers, counter, script.pending)
+        unknown = UnsavedOptimizers(optimizers, counter, script.pending)
         stack.callback(unknown.close)
-        script.before_saves.append(unknown.warn)
-        not_given = NotGiven(objects)
+        script.save_hooks.append(unknown.warn)
+        not_given = UnsavedObjects(objects)
         early_use = EarlyUse(objects["model"] if script.is_resumed else {})
         stack.callback(early_use.close)
-        ahead = ReadingAhead()
-        script.before_saves += [not_given.warn, lambda: ahead.warn(script.feed.batch)]
+        ahead = PrefetchCheck()
+        script.save_hooks += [not_given.warn, lambda: ahead.warn(script.feed.batch)]
         loops = Loops(
             script, run, counter, optimizers=optimizers, not_given=not_given, early_use=early_use, ahead=ahead
         )

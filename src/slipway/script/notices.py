@@ -32,7 +32,7 @@ def announce(objects: Mapping[str, Mapping[str, Any]], *, start: Position, world
         log.info("resumed at step %d, after %d epoch(s)", start.step, start.epoch)
     log.info("%d rank(s), run folder %s", world.size, folder)
     if world.is_root and not is_resumed:
-        _list_what_is_not_seen(has_scaler=bool(objects["scaler"]))
+        _log_unrestored_state(has_scaler=bool(objects["scaler"]))
     models = objects["model"]
     if world.size > 1 and not under_horovod() and not any(map(replicas_in, models.values())):
         warn(
@@ -47,7 +47,7 @@ def announce(objects: Mapping[str, Mapping[str, Any]], *, start: Position, world
             log.info("%s: use session.warm_up or find_unused_parameters to resume bitwise identically", name)
 
 
-def _list_what_is_not_seen(*, has_scaler: bool) -> None:
+def _log_unrestored_state(*, has_scaler: bool) -> None:
     """Log the kinds of state that a session cannot restore and cannot detect."""
     scaler = "" if has_scaler else "a GradScaler (scaler=), "
     log.info(

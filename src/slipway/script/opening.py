@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from slipway.base import startup_time
-from slipway.base.cause import leave_cause, withdraw_cause
+from slipway.base.cause import remove_cause, write_cause
 from slipway.base.environment import Environment, Launcher, read_environment
 from slipway.base.errors import (
     SessionError,
@@ -32,16 +32,16 @@ from slipway.checkpoint.store import CheckpointStore, find_checkpoint
 from slipway.data.workers import shielded_workers
 from slipway.dist.collectives import RootOnly, broadcast_json, run_on_root
 from slipway.dist.communicator import Communicator
-from slipway.dist.existing_group import adopt_ranks, leave_at_exit
-from slipway.rng.continuing_generators import watched_generators
+from slipway.dist.existing_group import adopt_ranks, destroy_group_at_exit
+from slipway.rng.continuing_generators import warn_of_continuing_generators
 from slipway.run.attempt import Ownership, open_folder
-from slipway.run.identity import SESSION, Begun, facts_of, identify, in_use, require_unused, say_if_done
+from slipway.run.identity import SESSION, Begun, facts_of, identify, in_use, log_if_done, require_unused
 from slipway.run.job import Job
 from slipway.run.recorder import Recorder, provenance
 from slipway.run.run import Stopped
 from slipway.run.run_folder import RunFolder
 from slipway.run.trackers import TrackedRun, named_trackers, require_trackers
-from slipway.script.terminal import shown_log
+from slipway.script.terminal import console_log
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ def open_run(
         try:
             recorder.run(lambda root: root.start_trackers(names, place))
             startup_time.mark(startup_time.RESUME)
-            with in_use(folder.path), watched_generators(given.values()):
+            with in_use(folder.path), warn_of_continuing_generators(given.values()):
                 yield Opened(comm, environment, joined.request, folder, recorder, found, begun["seed"], objects)
         finally:
             if recorder.on_root:
@@ -140,13 +140,13 @@ def joined_ranks(path: str | os.PathLike[str] | None, *, timeout: float) -> Iter
     """
     if threading.current_thread() is not threading.main_thread():
         raise SessionError("session-thread", "a session handles signals: open it in the main thread.")
-    environment, folder = read_environment(os.environ), folder_of_script(path)
+    environment, folder = read_environment(os.environ), script_run_folder(path)
     try:
         with _joined(environment, path, timeout=timeout) as joined:
-            withdraw_cause()  # from an earlier session whose error the script has caught
+            remove_cause()  # from an earlier session whose error the script has caught
             yield joined
     except SlipwayError as error:
-        leave_cause(error, folder=Job(folder, environment).folder, variables=environment.variables)
+        write_cause(error, folder=Job(folder, environment).folder, variables=environment.variables)
         raise
 
 
@@ -157,17 +157,17 @@ def _joined(environment: Environment, path: str | os.PathLike[str] | None, *, ti
         stack.enter_context(request.handed_on())
         request.listen()
         if environment.launcher is Launcher.TORCHRUN:
-            request.follow_launcher()
+            request.stop_if_launcher_dies()
         stack.callback(request.close)
         stack.enter_context(shielded_workers())
         startup_time.mark(startup_time.IMPORTS)
         comm = adopt_ranks(environment, timeout=timeout)
         startup_time.mark(startup_time.RANKS)
         request.answers = comm.world.is_root
-        stack.enter_context(shown_log(comm.world))
+        stack.enter_context(console_log(comm.world))
         if request.inherited:
             log.info("an earlier session of this process received a stop request after its last step: this one stops")
-        folder = RunFolder(Path(broadcast_json(comm, str(folder_of_script(path)))))
+        folder = RunFolder(Path(broadcast_json(comm, str(script_run_folder(path)))))
         ownership = stack.enter_context(open_folder(folder, environment, comm, may_continue=True))
         startup_time.mark(startup_time.FOLDER)
         try:
@@ -175,7 +175,7 @@ def _joined(environment: Environment, path: str | os.PathLike[str] | None, *, ti
         except Stopped:
             request.withdraw()
             comm.close()
-            leave_at_exit()
+            destroy_group_at_exit()
             raise
         else:
             if (owned := ownership.on_root) and owned.attempt:
@@ -183,7 +183,7 @@ def _joined(environment: Environment, path: str | os.PathLike[str] | None, *, ti
             comm.close()
 
 
-def folder_of_script(path: str | os.PathLike[str] | None) -> Path:
+def script_run_folder(path: str | os.PathLike[str] | None) -> Path:
     """Return the absolute path of the run folder: ``path``, or RUN_DIR, or runs/ and the script's name.
 
     Raises:
@@ -247,5 +247,5 @@ def _begin(
 ) -> Recorder:
     """Begin an attempt at ``step``; only rank 0 calls this."""
     attempt = owned.begin(provenance={**provenance(comm.world, {}), SESSION: begun}, step=step)
-    say_if_done(owned.folder.path, owned.before, begun)
+    log_if_done(owned.folder.path, owned.before, begun)
     return Recorder(attempt, compiled, keep=keep, step=step)

@@ -12,7 +12,7 @@ from slipway.checkpoint.header import Position
 from slipway.checkpoint.store import CheckpointStore
 from slipway.dist.collectives import all_gather_json
 from slipway.dist.communicator import Communicator
-from slipway.script.opening import folder_of_script
+from slipway.script.opening import script_run_folder
 
 
 class Peek(NamedTuple):
@@ -57,7 +57,7 @@ def peek(folder: str | os.PathLike[str] | None = None) -> Peek | None:
         AllDamagedError: if checkpoints exist, and none has a valid manifest.
         CannotReadError: if the checkpoint folder or a manifest cannot be read.
     """
-    path = folder_of_script(folder)
+    path = script_run_folder(folder)
     header = CheckpointStore(path / CHECKPOINTS, keep=1).newest_header()
     found = None
     if header:
@@ -68,7 +68,7 @@ def peek(folder: str | os.PathLike[str] | None = None) -> Peek | None:
     return found
 
 
-def require_as_peeked(folder: Path, position: Position, comm: Communicator) -> None:
+def require_peeked_position(folder: Path, position: Position, comm: Communicator) -> None:
     """Check that the run in ``folder`` resumes at the position that ``peek`` returned; all ranks must call this.
 
     Raises:

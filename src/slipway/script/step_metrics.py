@@ -85,7 +85,7 @@ class Window:
         """Return this rank's sums since the last record; waits for the device."""
         return {name: own.sums() for name, own in self._own.items()}
 
-    def became_nonfinite(self, part: Sums) -> list[str]:
+    def new_nonfinite_names(self, part: Sums) -> list[str]:
         """Return the names with more inf or nan values in ``part`` than at the last call."""
         before, self._nonfinite = self._nonfinite, self._count_nonfinite(part)
         return [name for name, count in self._nonfinite.items() if count > before.get(name, 0)]

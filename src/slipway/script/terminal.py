@@ -12,12 +12,12 @@ from slipway.run.metrics import Record
 
 log = logging.getLogger("slipway")
 
-LINE_EVERY = 10.0
+PROGRESS_INTERVAL = 10.0
 """Minimum seconds between two progress lines."""
 
 
 @contextlib.contextmanager
-def shown_log(world: World) -> Iterator[None]:
+def console_log(world: World) -> Iterator[None]:
     """Print rank 0's log and other ranks' warnings, unless the script has configured logging."""
     handler = None
     level = log.level
@@ -45,7 +45,7 @@ class ProgressLine:
         self._first: tuple[float, float] | None = None
 
     def show(self, record: Record, *, rate: float, done: float) -> None:
-        """Log the numbers of ``record``, unless the last line is less than LINE_EVERY seconds old.
+        """Log the numbers of ``record``, unless the last line is less than PROGRESS_INTERVAL seconds old.
 
         Args:
             record: a record of metrics.jsonl.
@@ -55,7 +55,7 @@ class ProgressLine:
         now = time.monotonic()
         if now < self._next:
             return
-        self._next = now + LINE_EVERY
+        self._next = now + PROGRESS_INTERVAL
         shown = {key: value for key, value in record.items() if key not in {"kind", "elapsed", "steps_per_second"}}
         numbers = "  ".join(f"{key} {value:.5g}" for key, value in shown.items())
         log.info("%s  %.3g steps/s%s", numbers, rate, self._left(now, done))

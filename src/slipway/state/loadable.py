@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 EXTRA = "_extra_state"
 """Key under which torch saves the result of a module's ``get_extra_state``."""
-MOST_NAMED = 3
+MAX_NAMED = 3
 """Maximum number of tensors named in a message."""
 
 Shapes = dict[str, "torch.Size | None"]
@@ -69,21 +69,21 @@ def differences(root: nn.Module, own: Shapes, state: Mapping[str, Any]) -> list[
         if (shape := own.get(name)) is not None and (given := _shape(value)) is not None and shape != given
         if [*shape, *given] != [1]  # torch treats a scalar and a vector of one element alike
     ]
-    return [each for each in found if not _loads_by_itself(root, own, state, each.name)]
+    return [each for each in found if not _custom_load_accepts(root, own, state, each.name)]
 
 
 def named(differing: Iterable[str]) -> str:
-    """Return the first MOST_NAMED of ``differing`` and the number of others, as text."""
+    """Return the first MAX_NAMED of ``differing`` and the number of others, as text."""
     first = list(differing)
-    more = f", and {len(first) - MOST_NAMED} more" if len(first) > MOST_NAMED else ""
-    return "; ".join(first[:MOST_NAMED]) + more
+    more = f", and {len(first) - MAX_NAMED} more" if len(first) > MAX_NAMED else ""
+    return "; ".join(first[:MAX_NAMED]) + more
 
 
 def _shape(value: Any) -> torch.Size | None:
     return value.shape if isinstance(value, Tensor) and not is_lazy(value) and not value.is_nested else None
 
 
-def _loads_by_itself(root: nn.Module, own: Shapes, state: Mapping[str, Any], name: str) -> bool:
+def _custom_load_accepts(root: nn.Module, own: Shapes, state: Mapping[str, Any], name: str) -> bool:
     """Return whether custom load code of a module may accept the tensor ``name``, which torch's code would refuse."""
     if type(root).load_state_dict is not nn.Module.load_state_dict:
         return True
@@ -98,7 +98,7 @@ def _loads_by_itself(root: nn.Module, own: Shapes, state: Mapping[str, Any], nam
         return True
     if type(owner)._load_from_state_dict is nn.Module._load_from_state_dict:  # noqa: SLF001
         return False
-    return _takes(owner, _part(own, path), _part(state, path), last)
+    return _copy_loads(owner, _part(own, path), _part(state, path), last)
 
 
 def _part(values: Mapping[str, T], path: str) -> dict[str, T]:
@@ -108,7 +108,7 @@ def _part(values: Mapping[str, T], path: str) -> dict[str, T]:
     return {local: values[name] for name, local in names.items() if "." not in local}
 
 
-def _takes(owner: nn.Module, own: Shapes, state: Mapping[str, Any], name: str) -> bool:
+def _copy_loads(owner: nn.Module, own: Shapes, state: Mapping[str, Any], name: str) -> bool:
     """Return whether a copy of ``owner``, with meta tensors of the shapes ``own``, loads the tensor ``name``.
 
     If the module's load code raises, for instance because it needs data, the result is True.

@@ -31,8 +31,8 @@ class Model:
         """
         self._name = name
         self.module = unwrap(module)
-        _require_whole(name, module)
-        self._at_first = shapes_of(self.module)
+        _require_unsharded(name, module)
+        self._initial = shapes_of(self.module)
         self._loads = 0
         self.is_incomplete = False
         """Whether the last load found dtypes that differ from the saved ones, which the next load must not find."""
@@ -41,7 +41,7 @@ class Model:
     def state_dict(self) -> dict[str, Any]:
         """Return the initialized parameters and buffers; warn of tensors that the next attempt's model cannot load."""
         state = {plain: value for plain, _, value in self._own() if not is_lazy(value)}
-        changed = named(_change(each) for each in differences(self.module, self._at_first, state))
+        changed = named(_change(each) for each in differences(self.module, self._initial, state))
         if changed and changed not in self._warned:
             self._warned.add(changed)
             warn(log, "unresumable-state", "%s has changed since the session began: %s", self._name, changed)
@@ -100,7 +100,7 @@ class Model:
                 owner._buffers[name] = torch.empty_like(saved, device=device)  # noqa: SLF001
 
 
-def _require_whole(name: str, model: nn.Module) -> None:
+def _require_unsharded(name: str, model: nn.Module) -> None:
     """Raise a SessionError if a part of ``model`` is sharded over the ranks."""
     for part, module in model.named_modules():
         if is_kind(module, "FullyShardedDataParallel"):

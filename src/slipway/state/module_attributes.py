@@ -26,16 +26,16 @@ from slipway.checkpoint.stateful import NUMPY_KINDS, PLAIN, split
 from slipway.checkpoint.values import SETS, kind_of, make, obstacle, options_of
 from slipway.dist.replicas import checksum
 from slipway.rng.generator_state import SavedGenerator
-from slipway.rng.loader_generators import is_own_generator
+from slipway.rng.loader_generators import is_local_generator
 from slipway.state.loadable import named
 from slipway.state.module_objects import Look
 from slipway.state.optimizer_attributes import (
-    attributes_of_script,
-    parameters_of,
-    parts_of_state,
-    place_of,
-    saved_places,
-    with_attributes,
+    address_of,
+    optimizers_with_attributes,
+    parameters_in,
+    saved_addresses,
+    script_attributes,
+    state_parts,
 )
 from slipway.state.wrappers import plain_name, wrapped_child
 
@@ -45,7 +45,7 @@ ATTRIBUTES = "attributes"
 """Name of this component."""
 SMALL = 1 << 22
 """Size in bytes up to which tensors are always saved, such as a mask or a frequency table."""
-OF_TORCH = vars(nn.Module()).keys() - {"training"}
+BASE_ATTRIBUTES = vars(nn.Module()).keys() - {"training"}
 """Attributes that every module has and that hold no state of it."""
 
 
@@ -88,9 +88,9 @@ class ModuleAttributes:
             optimizers: the optimizers by name.
         """
         self._models, self._given = models, [*models.values(), *given]
-        self._optimizers = with_attributes(optimizers)
+        self._optimizers = optimizers_with_attributes(optimizers)
         self._frozen = self._flags()
-        self._at_first: dict[AttributePlace, Any] = {}
+        self._initial: dict[AttributePlace, Any] = {}
         self._large: dict[AttributePlace, list[Large]] = {}
         self._objects: dict[AttributePlace, int | None] = {}
         """Digests of values that cannot be saved; None if changes are not reported, or one already was."""
@@ -99,7 +99,7 @@ class ModuleAttributes:
             if not is_data(value):
                 self._objects[place] = look.digest(value)
                 continue
-            self._at_first[place] = _content(value)
+            self._initial[place] = _content(value)
             tensors = _tensors(value)
             if _size(tensors) > SMALL:
                 self._large[place] = [Large(weakref.ref(each), _version(each), checksum(each)) for each in tensors]
@@ -159,7 +159,7 @@ class ModuleAttributes:
         return dict(_generators((place, value) for place, value in self._values() if is_data(value)))
 
     def _is_changed(self, place: AttributePlace, value: Any, tensors: list[Tensor]) -> bool:
-        if place not in self._at_first or self._at_first[place] != _content(value):
+        if place not in self._initial or self._initial[place] != _content(value):
             return True
         before = self._large.get(place)
         if before is None:  # the value is small, or was at first
@@ -186,7 +186,7 @@ class ModuleAttributes:
             *(each for module in modules for each in module._parameters.values()),  # noqa: SLF001
             *(each for module in modules for each in module._buffers.values()),  # noqa: SLF001
         ]
-        of_optimizers = [each for optimizer in self._optimizers.values() for each in parts_of_state(optimizer)]
+        of_optimizers = [each for optimizer in self._optimizers.values() for each in state_parts(optimizer)]
         return {*map(id, (*self._given, *modules, *tensors, *of_optimizers))} - {id(None)}
 
     def _modules(self) -> dict[str, list[nn.Module]]:
@@ -218,7 +218,7 @@ class ModuleAttributes:
                     if (buffer := module._buffers.get(key)) is not None:  # noqa: SLF001
                         yield AttributePlace(name, key, True), buffer
                 for key, value in vars(module).items():
-                    if key not in OF_TORCH:
+                    if key not in BASE_ATTRIBUTES:
                         yield AttributePlace(name, key, False), value
         for name, optimizer in self._optimizers.items():
             yield from ((AttributePlace(f"{name}/", key, False), value) for key, value in _of_optimizer(optimizer))
@@ -226,10 +226,10 @@ class ModuleAttributes:
 
 def _of_optimizer(optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
     """Yield the attributes of ``optimizer`` that are not saved elsewhere."""
-    saved = functools.cache(functools.partial(saved_places, optimizer))
-    for name, value in attributes_of_script(optimizer):
+    saved = functools.cache(functools.partial(saved_addresses, optimizer))
+    for name, value in script_attributes(optimizer):
         tensors = _tensors(value)
-        if not tensors or saved().isdisjoint(map(place_of, tensors)):
+        if not tensors or saved().isdisjoint(map(address_of, tensors)):
             yield name, value
 
 
@@ -239,7 +239,7 @@ def _put(owner: nn.Module | Optimizer, place: AttributePlace, value: Any, device
         if place.name == "training":
             owner.training = value
         return
-    parameters = owner.parameters() if isinstance(owner, nn.Module) else parameters_of(owner)
+    parameters = owner.parameters() if isinstance(owner, nn.Module) else parameters_in(owner)
     own = next((tensor.device for tensor in parameters), torch.device(device))
     where = own if own.type == device else torch.device("cpu")
     kept = vars(owner)
@@ -334,7 +334,7 @@ def _is_savable_leaf(value: Any) -> bool:
         return not isinstance(value, nn.Parameter) and value.is_leaf and not obstacle(value)
     if isinstance(value, (np.ndarray, np.generic)):
         return value.dtype.kind in NUMPY_KINDS
-    return type(value) is bytes or is_own_generator(value)
+    return type(value) is bytes or is_local_generator(value)
 
 
 def _saved(value: Any) -> Any:
@@ -350,26 +350,26 @@ def _saved(value: Any) -> Any:
 
 
 def _has_generators(value: Any) -> bool:
-    return any(type(leaf) not in PLAIN and is_own_generator(leaf) for leaf in _leaves(value))
+    return any(type(leaf) not in PLAIN and is_local_generator(leaf) for leaf in _leaves(value))
 
 
 def _generators(values: Iterable[tuple[tuple[Any, ...], Any]]) -> Iterator[tuple[tuple[Any, ...], Any]]:
     """Yield the generators in ``values``, or their saved states, with their places."""
     for place, value in values:
-        if isinstance(value, SavedGenerator) or is_own_generator(value):
+        if isinstance(value, SavedGenerator) or is_local_generator(value):
             yield place, value
         elif kind_of(value) is not None and not isinstance(value, SETS):
             items = value.items() if isinstance(value, dict) else enumerate(value)
             yield from _generators(((*place, key), each) for key, each in items)
 
 
-def names_of(number: int, state_dict: Mapping[str, Any]) -> str:
+def attributes_equal_to(number: int, state_dict: Mapping[str, Any]) -> str:
     """Return the names of attributes equal to ``number`` in a state of ``ModuleAttributes``; "" if none is."""
     places = _places(state_dict.get("values", {}))
     return named(str(place) for place, value in places if type(value) is int and value == number)
 
 
-def digests_of_generators(state_dict: Mapping[str, Any]) -> dict[tuple[Any, ...], str]:
+def generator_digests(state_dict: Mapping[str, Any]) -> dict[tuple[Any, ...], str]:
     """Return digests of the generator states in a state of ``ModuleAttributes``, by place."""
     found = _generators(_places(state_dict.get("values", {})))
     return {place: fingerprint(saved.state).digest for place, saved in found}

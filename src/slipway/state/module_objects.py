@@ -22,18 +22,18 @@ from torch import Tensor, nn
 from slipway.checkpoint.stateful import PLAIN
 from slipway.checkpoint.values import SETS
 from slipway.dist.collectives import as_bytes
-from slipway.rng.loader_generators import LIBRARIES, attributes_of, is_own_generator
+from slipway.rng.loader_generators import LIBRARIES, attributes_of, is_local_generator
 from slipway.rng.seeding import state_digest
 
 MAX_PARTS = 1000
 """Maximum number of values in one object; a larger object has no digest."""
-MAX_PARTS_OF_ALL = 4000
+MAX_PARTS_TOTAL = 4000
 """Maximum number of values in all objects that one ``Look`` digests: some milliseconds."""
 MAX_ITEMS = 64
 """Number of items compared at each end of a container."""
 MAX_BYTES = 1 << 16
 """Bytes of a tensor or array that are compared; a larger one is sampled at equal distances."""
-BY_TEXT = (
+REPR_TYPES = (
     *(complex, range, slice, PurePath, enum.Enum, dt.date, dt.time, dt.timedelta, decimal.Decimal),
     *(str, bytes, bytearray, int, float),  # subclasses, as of an enum
     *(torch.dtype, torch.device, np.dtype, np.generic, itertools.count),
@@ -52,7 +52,7 @@ class Look:
     def __init__(self, known: Callable[[], Container[int]]) -> None:
         """Skip objects whose ``id`` is in the result of ``known``, because they are saved elsewhere."""
         self._get_known = known
-        self._left = MAX_PARTS_OF_ALL
+        self._left = MAX_PARTS_TOTAL
         self._digests: dict[int, int | None] = {}
 
     def digest(self, value: object) -> int | None:
@@ -90,7 +90,7 @@ class Look:
 
     def _text(self, value: object) -> str | None:
         """Return text that represents ``value``; None if the data is only in its parts, or it has none."""
-        if isinstance(value, BY_TEXT):
+        if isinstance(value, REPR_TYPES):
             return repr(value)
         return text_of_numbers(value) if self._may_hold_data(value) else None
 
@@ -114,7 +114,7 @@ def text_of_numbers(value: object) -> str | None:
         return f"{list(value.shape)} {hash(as_bytes(sample.cpu()).numpy().tobytes())}"
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return f"{value.shape} {hash(value.reshape(-1)[:: _step(value.nbytes)].tobytes())}"
-    return str(state_digest(value)) if is_own_generator(value) else None
+    return str(state_digest(value)) if is_local_generator(value) else None
 
 
 def _step(size: int) -> int:

@@ -46,7 +46,7 @@ def named_objects(kind: str, value: Any) -> dict[str, Any]:
     return {f"{kind}.{name}": item for name, item in value.items()}
 
 
-def components_of(objects: Mapping[str, Mapping[str, Any]]) -> dict[str, Stateful]:
+def session_components(objects: Mapping[str, Mapping[str, Any]]) -> dict[str, Stateful]:
     """Return the components that save and restore a session's objects, by name.
 
     Args:

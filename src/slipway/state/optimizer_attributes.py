@@ -10,27 +10,31 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
-from slipway.state.steps import unwrapped
+from slipway.state.steps import inner_optimizer
 from slipway.state.wrappers import is_kind
 
 WRAPPERS = ("AcceleratedOptimizer", "_FabricOptimizer")
 """Wrappers of optimizers; each process creates their other attributes again."""
-READY_MADE = "Optimizer8bit"
+BITSANDBYTES_CLASS = "Optimizer8bit"
 """Class of bitsandbytes whose attributes describe initialization in this process only."""
-OF_LATER_STEPS = {"_opt_called", "_numel_cache", "_need_device_dtype_check_for_fused"}
+STEP_ATTRIBUTES = {"_opt_called", "_numel_cache", "_need_device_dtype_check_for_fused"}
 """Attributes that schedulers, LBFGS and torch's fused optimizers set on an optimizer when it steps."""
 
 
-def with_attributes(optimizers: Mapping[str, Any]) -> dict[str, Optimizer]:
+def optimizers_with_attributes(optimizers: Mapping[str, Any]) -> dict[str, Optimizer]:
     """Return the optimizers whose attributes are saved, without wrappers."""
     inner = {
-        name: unwrapped(given) if any(is_kind(given, kind) for kind in WRAPPERS) else given
+        name: inner_optimizer(given) if any(is_kind(given, kind) for kind in WRAPPERS) else given
         for name, given in optimizers.items()
     }
-    return {name: each for name, each in inner.items() if isinstance(each, Optimizer) and not is_kind(each, READY_MADE)}
+    return {
+        name: each
+        for name, each in inner.items()
+        if isinstance(each, Optimizer) and not is_kind(each, BITSANDBYTES_CLASS)
+    }
 
 
-def attributes_of_script(optimizer: Optimizer) -> list[tuple[str, Any]]:
+def script_attributes(optimizer: Optimizer) -> list[tuple[str, Any]]:
     """Return the attributes of ``optimizer`` that torch does not set."""
     return [(name, value) for name, value in vars(optimizer).items() if name not in _of_torch()]
 
@@ -38,32 +42,32 @@ def attributes_of_script(optimizer: Optimizer) -> list[tuple[str, Any]]:
 @functools.cache
 def _of_torch() -> set[str]:
     plain = SGD([torch.zeros(1, device="cpu")], lr=1.0)
-    return {*vars(plain), "step", *OF_LATER_STEPS}
+    return {*vars(plain), "step", *STEP_ATTRIBUTES}
 
 
-def parameters_of(optimizer: Optimizer) -> Iterator[Tensor]:
+def parameters_in(optimizer: Optimizer) -> Iterator[Tensor]:
     """Yield the parameters in the parameter groups of ``optimizer``."""
     return (parameter for group in optimizer.param_groups for parameter in group["params"])
 
 
-def parts_of_state(optimizer: Optimizer) -> Iterator[Any]:
+def state_parts(optimizer: Optimizer) -> Iterator[Any]:
     """Yield the groups and state of ``optimizer`` and their contents, to which an outer optimizer may refer."""
     yield from (optimizer.param_groups, optimizer.state)
     yield from optimizer.param_groups
-    yield from parameters_of(optimizer)
+    yield from parameters_in(optimizer)
     for each in optimizer.state.values():
         yield each
         yield from each.values() if isinstance(each, dict) else ()
 
 
-def saved_places(optimizer: Optimizer) -> set[int]:
+def saved_addresses(optimizer: Optimizer) -> set[int]:
     """Return the addresses of gradients, and of tensors that are saved with ``optimizer`` or its model."""
-    parameters = [*parameters_of(optimizer)]
+    parameters = [*parameters_in(optimizer)]
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    return {*map(place_of, (*parameters, *gradients, *tensors_in(optimizer.state_dict())))} - {0}
+    return {*map(address_of, (*parameters, *gradients, *tensors_in(optimizer.state_dict())))} - {0}
 
 
-def place_of(tensor: Tensor) -> int:
+def address_of(tensor: Tensor) -> int:
     """Return the address of the elements of ``tensor``; 0 if it is not strided, for instance sparse."""
     return tensor.data_ptr() if tensor.layout == torch.strided else 0
 

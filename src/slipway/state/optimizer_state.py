@@ -14,11 +14,11 @@ from torch.optim import Optimizer
 
 from slipway.base.errors import SessionError, warn
 from slipway.state.loadable import named
-from slipway.state.schedulers import unscheduled
+from slipway.state.schedulers import has_unsaved_scheduler
 
 log = logging.getLogger(__name__)
 
-OF_SCHEDULERS = {"initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "swa_lr"}
+SCHEDULER_KEYS = {"initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "swa_lr"}
 """Keys that learning-rate schedulers add to parameter groups."""
 NAMES = "names_of_parameters"
 """Key in a saved state: names of each group's parameters, present if the groups have changed since the opening."""
@@ -57,7 +57,7 @@ class OptimizerState:
         self._name = name
         self._optimizer = optimizer
         self._parameters, self._schedulers = parameters, schedulers
-        self._at_first = self._groups()
+        self._initial = self._groups()
         self._loads = 0
         self._missing: list[dict[str, Any]] | None = None
         """The saved groups, if some of them were missing at the opening; else None."""
@@ -72,10 +72,10 @@ class OptimizerState:
         if self._missing:
             self._require_same(self._missing)
         state = self._optimizer.state_dict()
-        if not self._warned_of_scheduler and unscheduled(self._optimizer, self._schedulers):
+        if not self._warned_of_scheduler and has_unsaved_scheduler(self._optimizer, self._schedulers):
             self._warned_of_scheduler = True
             warn(log, "scheduler-not-given", "a scheduler of %s was not passed to the session", self._name)
-        if self._groups() == self._at_first:
+        if self._groups() == self._initial:
             return state
         names = {id(parameter): name for name, parameter in self._parameters().items()}
         groups = [[names.get(number, "") for number in group] for group in self._groups()]
@@ -166,7 +166,7 @@ class OptimizerState:
     def _require_same(self, saved: list[dict[str, Any]]) -> None:
         """Raise a SessionError if the ``saved`` groups do not fit this optimizer."""
         groups = self._optimizer.param_groups
-        was, own = ({key for group in either for key in group} - OF_SCHEDULERS for either in (saved, groups))
+        was, own = ({key for group in either for key in group} - SCHEDULER_KEYS for either in (saved, groups))
         if was - own and own - was:  # a difference in one direction only means another version of torch
             raise SessionError(
                 "different-state",

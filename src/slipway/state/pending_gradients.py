@@ -31,7 +31,7 @@ class PendingGradients:
             optimizers: the optimizers, whose groups may hold other parameters.
             carried: the saved value of ``is_carried``.
         """
-        self.of_models = parameters
+        self.model_parameters = parameters
         self._optimizers = [*optimizers]
         self.is_carried = carried
         """Whether gradients accumulate onto those with which all optimizers have stepped; None if not yet known."""
@@ -41,7 +41,7 @@ class PendingGradients:
         """Whether none has stepped, so that a script's own batch counter is right again only after its next step."""
         self._before: tuple[bool, bool, Print] = False, False, {}
         self._has_stepped = False
-        self._watched: list[Watched] = []
+        self._watched: list[WatchedGradient] = []
         self._next_look = 0
         self.bodies = 0
         """Loop bodies begun in this attempt."""
@@ -51,10 +51,10 @@ class PendingGradients:
         """The parameters whose gradients may wait, each once: those of the models, then of the optimizers' groups."""
         groups = [group for optimizer in self._optimizers for group in getattr(optimizer, "param_groups", ())]
         of_groups = (parameter for group in groups for parameter in group["params"])
-        return [*{id(parameter): parameter for parameter in (*self.of_models, *of_groups)}.values()]
+        return [*{id(parameter): parameter for parameter in (*self.model_parameters, *of_groups)}.values()]
 
     @property
-    def must_be_saved(self) -> bool:
+    def needs_saving(self) -> bool:
         """Whether a checkpoint at this position must contain the gradients; waits for the GPU. Read it at a save."""
         self._next_look = 0
         return (self.wait or self.is_carried is not False) and any(is_nonzero(p.grad) for p in self.parameters)
@@ -72,7 +72,7 @@ class PendingGradients:
         self.bodies += 1
         if self.bodies < self._next_look or self.wait or self.is_carried or self._watched:
             return
-        self._watched = [Watched(parameter) for parameter in self.parameters if is_nonzero(parameter.grad)]
+        self._watched = [WatchedGradient(parameter) for parameter in self.parameters if is_nonzero(parameter.grad)]
         self._next_look = self.bodies + max(1, self.bodies // 2)
 
     def before_step(self, optimizer: Any) -> None:
@@ -124,7 +124,7 @@ class PendingGradients:
         return False
 
 
-class Watched:
+class WatchedGradient:
     """A parameter whose gradient was used by a step: detects whether a later step uses that gradient again."""
 
     def __init__(self, parameter: Tensor) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 
-def unscheduled(optimizer: Any, saved: Sequence[object]) -> bool:
+def has_unsaved_scheduler(optimizer: Any, saved: Sequence[object]) -> bool:
     """Return whether a scheduler acts on ``optimizer`` and none of the objects ``saved`` can be that scheduler.
 
     Schedulers add ``initial_lr`` to parameter groups, and torch's schedulers also wrap ``step``. ``is_missing`` finds

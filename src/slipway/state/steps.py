@@ -23,7 +23,7 @@ class StepCounter:
             before_step: called with the optimizer before each of its outermost steps without a closure.
         """
         self._before_step = before_step
-        self._owners = [unwrapped(given) for given in optimizers]
+        self._owners = [inner_optimizer(given) for given in optimizers]
         self._counts = [0] * len(self._owners)
         self._depths = [0] * len(self._owners)
         self._replaced: list[tuple[Any, Any]] = []
@@ -59,7 +59,7 @@ class StepCounter:
                 owner.step = before
 
     def _number_of(self, optimizer: Any = None) -> int | None:
-        return next((number for number, owner in enumerate(self._owners) if owner is unwrapped(optimizer)), None)
+        return next((number for number, owner in enumerate(self._owners) if owner is inner_optimizer(optimizer)), None)
 
     def _replace(self, owner: Any, own: int | None) -> None:
         """Replace ``owner.step`` to count steps of optimizer number ``own``; if None, of the optimizer passed to it."""
@@ -85,6 +85,6 @@ class StepCounter:
         owner.step = MethodType(counted, owner)  # bound, because schedulers read __func__
 
 
-def unwrapped(given: Any) -> Any:
+def inner_optimizer(given: Any) -> Any:
     """Return the optimizer inside Accelerate's wrapper, whose own ``step`` may do nothing."""
     return getattr(given, "optimizer", given)

@@ -11,10 +11,10 @@ from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from slipway.base.bounded_read import read_start
+from slipway.base.bounded_read import read_head
 from slipway.base.contract import VERSION
 from slipway.base.flags import ArgumentError, read_arguments
-from slipway.base.third_party_errors import InvalidValue, invalid_choice, invalid_value, matches_no_pattern
+from slipway.base.third_party_errors import InvalidValue, invalid_choice, invalid_value, is_pattern_mismatch
 from trainer.config.commands import overview
 from trainer.config.errors import ConfigError, UsageError, did_you_mean
 from trainer.config.schema import schema
@@ -94,7 +94,7 @@ def exit_with(text: str) -> NoReturn:
 def _read_tables(path: Path) -> Tables:
     """Return the tables of the TOML file ``path``, after validating this file alone."""
     try:
-        text = read_start(path, limit=LARGEST + 1)
+        text = read_head(path, limit=LARGEST + 1)
         if len(text) > LARGEST:
             raise ConfigError("bad-toml", f"{path} has more than {LARGEST} bytes: it is not a configuration.")
         tables = tomllib.loads(text.decode())
@@ -105,7 +105,7 @@ def _read_tables(path: Path) -> Tables:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError("bad-toml", f"{path} is not valid TOML: {error}.") from error
     try:
-        _refuse_unknown(tables)
+        _reject_unknown(tables)
         convert(_merge([tables]))
     except ConfigError as error:
         raise ConfigError(error.slug, f"{path}: {error}") from None
@@ -143,7 +143,7 @@ def convert(tables: Tables) -> Settings:
     Raises:
         ConfigError: for an invalid value.
     """
-    given = {section: _without_absent(section, table) for section, table in tables.items()}
+    given = {section: _without_disabled(section, table) for section, table in tables.items()}
     try:
         return msgspec.convert(given, Settings)
     except msgspec.ValidationError as error:
@@ -151,7 +151,7 @@ def convert(tables: Tables) -> Settings:
         raise ConfigError("bad-value", f"{found.section}.{found.key}: {_with_choices(found)}") from error
 
 
-def _without_absent(section: str, table: dict[str, Any]) -> dict[str, Any]:
+def _without_disabled(section: str, table: dict[str, Any]) -> dict[str, Any]:
     """Return ``table`` without the options that 0 or "" turns off."""
     hints = get_type_hints(get_type_hints(Settings)[section])
     return {
@@ -161,7 +161,7 @@ def _without_absent(section: str, table: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _refuse_unknown(tables: dict[str, Any]) -> None:
+def _reject_unknown(tables: dict[str, Any]) -> None:
     """Raise a ConfigError for a section or a key that does not exist."""
     sections = get_type_hints(Settings)
     homes = {key: section for section, cls in sections.items() for key in get_type_hints(cls)}
@@ -184,7 +184,7 @@ def _refuse(name: str, kind: str, valid: dict[str, Any], homes: dict[str, str]) 
 def _with_choices(found: InvalidValue) -> str:
     """Return the reason why a value is invalid, with the valid choices if there are any."""
     hint = get_type_hints(get_type_hints(Settings)[found.section], include_extras=True)[found.key.partition("[")[0]]
-    if matches_no_pattern(found.reason):
+    if is_pattern_mismatch(found.reason):
         return f"it must be one of {', '.join(hint.__metadata__[0].examples)}."
     if (value := invalid_choice(found.reason)) is None:
         return "it must be true, false or auto." if bool in get_args(hint) else found.reason + "."

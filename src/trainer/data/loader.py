@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from slipway.base.errors import labelled
+from slipway.base.errors import add_label
 from slipway.base.stop import ignore_signals
-from slipway.data.workers import end_when_queue_fails, end_workers
+from slipway.data.workers import end_workers, exit_on_queue_error
 from trainer.data.base import Dataset, Draws, Fetched, Ids
 from trainer.data.sampler import MicroBatch
 
@@ -96,14 +96,14 @@ class _ByRequest(TorchDataset["Fetched | OSError"]):
             return OSError(error.errno, error.strerror, error.filename)  # a DataLoader would keep only the text
 
 
-def _unchanged(fetched: Any) -> Any:
+def _no_collate(fetched: Any) -> Any:
     """Return ``fetched``; torch's default would convert the lists in it to tensors."""
     return fetched
 
 
 def _start_worker(worker: int) -> None:
     ignore_signals(worker)
-    end_when_queue_fails()
+    exit_on_queue_error()
     torch.set_num_threads(1)
 
 
@@ -122,7 +122,7 @@ class Loader:
                 _ByRequest(dataset),
                 sampler=self._requests,
                 batch_size=None,
-                collate_fn=_unchanged,
+                collate_fn=_no_collate,
                 num_workers=workers,
                 persistent_workers=workers > 0,
                 pin_memory=pin_memory,
@@ -164,7 +164,7 @@ class Loader:
             if micro.counted:
                 name = self.dataset.describe(int(micro.ids[position]))
                 text = f"cannot decode {name}{f' ({reason})' * bool(reason)}; training skips it"
-                self._warn(labelled("warning", "damaged-image", text))
+                self._warn(add_label("warning", "damaged-image", text))
         images = fetched.images
         if self._pin_memory and self.dataset.in_memory:
             images, labels = images.pin_memory(), labels.pin_memory()

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from slipway.rng.permutation import LARGE, Permutation, hashed
+from slipway.rng.permutation import LARGE, Permutation, hash32
 from trainer.data import seeds
 from trainer.data.base import Draws, Ids
 from trainer.data.sampler import Order
@@ -89,5 +89,5 @@ class Keyed:
         if not self._count:
             return None
         numbers = torch.from_numpy(ids)[:, None] * self._count + torch.arange(self._count)
-        found: Draws = (hashed(numbers, self._key) >> 8).float().mul_(2.0**-24).numpy()  # 24 bits fill a float32
+        found: Draws = (hash32(numbers, self._key) >> 8).float().mul_(2.0**-24).numpy()  # 24 bits fill a float32
         return found

@@ -26,7 +26,7 @@ from slipway.data.archive import LOCAL, Archive
 from trainer.config import arguments
 from trainer.config.errors import ConfigError
 from trainer.config.settings import DataConfig
-from trainer.data.sets.files import FolderTree, note_of
+from trainer.data.sets.files import FolderTree, skipped_message
 
 NAME = "pack"
 OWN = {
@@ -135,7 +135,7 @@ def _source(folder: Path, shorter_side: int, quality: int) -> tuple[PackingSourc
         scanned = tree.scan(part)
         names += [os.path.relpath(scanned.files.describe(number), folder) for number in scanned.numbers.tolist()]
         classes = len(scanned.classes)
-    if text := note_of(tree.left_out):
+    if text := skipped_message(tree.left_out):
         sys.stderr.write(f"trainer: {folder}: {text}\n")
     for name in names:
         if not is_utf8(name):
@@ -153,7 +153,7 @@ def pack(source: PackingSource, target: Path) -> None:
     """
     if not target.parent.is_dir():
         raise ConfigError("cannot-write", f"the folder {target.parent} does not exist: create it first.")
-    _refuse_what_is_there(target)
+    _require_absent(target)
     how = f".{source.shorter_side}q{source.quality}" if source.shorter_side else ""
     partial = target.with_name(f"{target.name}{how}.partial")
     try:
@@ -164,7 +164,7 @@ def pack(source: PackingSource, target: Path) -> None:
             os.fsync(file.fileno())
             if len(Archive(partial)) != len(source.names):
                 raise ConfigError("damaged-archive", f"{partial} does not have all files: remove it, and start again.")
-            _refuse_what_is_there(target)
+            _require_absent(target)
             partial.rename(target)
         sync_folder(target.parent)
     except OSError as error:
@@ -174,7 +174,7 @@ def pack(source: PackingSource, target: Path) -> None:
         ) from error
 
 
-def _refuse_what_is_there(target: Path) -> None:
+def _require_absent(target: Path) -> None:
     if os.path.lexists(target):
         raise ConfigError("file-exists", f"{target} exists already: choose another file, or remove it.")
 

@@ -68,7 +68,7 @@ class ModuleSeeder:
         self._hooks = [
             module.register_forward_pre_hook(partial(self._seed, _key(name)))
             for name, module in model.named_modules()
-            if not draws_nothing(module)
+            if not uses_no_randomness(module)
         ]
 
     def begin(self, step: int, micro: int) -> None:
@@ -103,7 +103,7 @@ def _key(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
 
 
-def draws_nothing(module: nn.Module) -> bool:
+def uses_no_randomness(module: nn.Module) -> bool:
     """Return whether ``module`` is a torch.nn layer that draws no random numbers."""
     cls = type(module)
     return cls.__module__.startswith("torch.nn.modules.") and not (

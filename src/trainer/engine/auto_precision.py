@@ -57,15 +57,15 @@ def settle(settings: Settings, comm: Communicator, *, backend: str, checkpoint: 
     Raises:
         ConfigError: on every rank, if the checkpoint lacks a valid value.
     """
-    asked = left_to_auto(settings)
-    here = multiplies_bf16(comm.device)
+    asked = auto_keys(settings)
+    here = supports_bf16(comm.device)
     if not asked:
         warn_of_slow_bf16(settings, comm.device, here=here)
         return settings
     everywhere = sum_numbers(comm, [not here]) == [0]
 
     def decide() -> dict[str, Any]:
-        values = saved(checkpoint.header) if checkpoint else by_hardware(settings, bf16=everywhere)
+        values = saved(checkpoint.header) if checkpoint else values_for_devices(settings, bf16=everywhere)
         if backend == "horovod":  # Horovod sends contiguous gradients only
             values["model.channels_last"] = False
         said = ", ".join(f"{key} {str(values[key]).lower()}" for key in asked if key != DECODER or has_files(settings))
@@ -94,14 +94,14 @@ def warn_of_slow_bf16(settings: Settings, device: torch.device, *, here: bool) -
     warn(log, "slow-bf16", "%s emulates bf16, which is slow: set --amp none, or use other nodes", name)
 
 
-def left_to_auto(settings: Settings) -> list[str]:
+def auto_keys(settings: Settings) -> list[str]:
     """Return the keys whose value is auto."""
     return [key for key in PLAIN if attrgetter(key)(settings) == AUTO]
 
 
 def settled(settings: Settings, values: Mapping[str, Any]) -> Settings:
     """Return ``settings`` with each auto replaced by its entry in ``values``."""
-    for key in left_to_auto(settings):
+    for key in auto_keys(settings):
         section, name = key.split(".")
         part = replace(getattr(settings, section), **{name: values[key]})
         settings = replace(settings, **{section: part})
@@ -127,7 +127,7 @@ def saved(header: Header) -> dict[str, Any]:
     return values
 
 
-def by_hardware(settings: Settings, *, bf16: bool) -> dict[str, Any]:
+def values_for_devices(settings: Settings, *, bf16: bool) -> dict[str, Any]:
     """Return the values for a new run; ``bf16``: all devices multiply it in hardware.
 
     bf16 has the range of float32, so the loss needs no scaling. A user-defined model is trained as written, because it
@@ -148,7 +148,7 @@ def has_files(settings: Settings) -> bool:
     return settings.data.dataset == "imagefolder"
 
 
-def multiplies_bf16(device: torch.device) -> bool:
+def supports_bf16(device: torch.device) -> bool:
     """Return whether ``device`` reports that it multiplies bf16 in hardware."""
     if device.type == "cuda":
         return torch.version.hip is None and torch.cuda.get_device_capability(device) >= BF16_CAPABILITY

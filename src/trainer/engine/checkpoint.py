@@ -58,7 +58,7 @@ CONFIG = "config"
 """Checkpoint fact: the experiment, with the content of config.toml."""
 
 
-def images_of(dataset: Dataset) -> dict[str, Any]:
+def image_facts(dataset: Dataset) -> dict[str, Any]:
     """Describe the images that the model was trained on, so that the checkpoint can be used alone.
 
     mean and std are per channel, for values from 0 to 1. JSON keeps all digits of a float.
@@ -69,7 +69,7 @@ def images_of(dataset: Dataset) -> dict[str, Any]:
 
 def facts(learner: Learner, config: Config, *, order_version: int) -> dict[str, Any]:
     """Return the facts that a checkpoint of the run described by ``config`` must hold for a resume."""
-    identity = identity_of(config) | learner.data
+    identity = identity_values(config) | learner.data
     return {
         "seed": config.train.seed,
         "world_size": learner.comm.world.size,
@@ -123,12 +123,12 @@ def _components(learner: Learner) -> dict[str, Stateful]:
     return parts
 
 
-def identity_of(config: Config) -> dict[str, Any]:
+def identity_values(config: Config) -> dict[str, Any]:
     """Return the keys that must be the same on resume, with their values."""
     return {key: attrgetter(key)(config) for key in IDENTITY}
 
 
-def is_of_trainer(found: Checkpoint) -> bool:
+def written_by_trainer(found: Checkpoint) -> bool:
     """Return whether the trainer wrote the checkpoint, rather than a script with a Session."""
     return "identity" in found.header.facts and "model" in found.tensors
 
@@ -138,7 +138,7 @@ def differences(header: Header, now: Mapping[str, Any]) -> str:
 
     A checkpoint that is older than a key counts as one with the key's default.
     """
-    before = identity_of(Config()) | header.facts["identity"]
+    before = identity_values(Config()) | header.facts["identity"]
     changed = {key: value for key, value in now.items() if before.get(key) != value}
     return "; ".join(f"{key} was {before.get(key)!r} and is {value!r}" for key, value in changed.items())
 
@@ -163,9 +163,9 @@ def _as_saved(config: Config) -> dict[str, dict[str, Any]]:
     return tables
 
 
-def require_of_trainer(found: Checkpoint) -> None:
+def require_trainer_checkpoint(found: Checkpoint) -> None:
     """Raise a ConfigError if the trainer did not write the checkpoint and so cannot resume from it."""
-    if not is_of_trainer(found):
+    if not written_by_trainer(found):
         raise ConfigError(
             "checkpoint-of-script",
             "cannot resume: a script with a Session wrote the checkpoint, not the trainer. Continue with that script, "
@@ -187,7 +187,7 @@ def check_resumable(found: Checkpoint, config: Config, learner: Learner) -> None
             f"{' and '.join(map(str, order.VERSIONS))}: it cannot resume within an epoch. Use the trainer version that "
             "wrote the checkpoint.",
         )
-    if changed := differences(found.header, identity_of(config) | learner.data):
+    if changed := differences(found.header, identity_values(config) | learner.data):
         raise ConfigError(
             "different-run", f"cannot resume: {changed}. Restore the value, or start a new run in another --output-dir."
         )

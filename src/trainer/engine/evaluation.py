@@ -75,7 +75,7 @@ class Classifier(Protocol):
         """Return the model's logits for uint8 images [n, c, h, w]: [n, classes]."""
         ...
 
-    def share_buffers(self) -> None:
+    def sync_buffers(self) -> None:
         """Broadcast rank 0's buffers to all ranks."""
         ...
 
@@ -94,8 +94,8 @@ def evaluate(
     plan = [MicroBatch(share[i : i + batch_size], True, limit) for i in range(0, len(share), batch_size)]
     cells = torch.zeros(classes * classes, dtype=torch.int64, device=device)
     sums = torch.zeros(3, dtype=torch.float64, device=device)  # loss, in top 5, bad
-    taken_for = torch.zeros(limit, dtype=torch.float64, device=device)  # 1 + the class; 0: no class
-    learner.share_buffers()
+    predicted_plus_one = torch.zeros(limit, dtype=torch.float64, device=device)  # 1 + the class; 0: no class
+    learner.sync_buffers()
     learner.evaluated.eval()
     batches: Iterable[Batch] = loader.batches(plan)
     if watch:
@@ -110,11 +110,11 @@ def evaluate(
         sums[0] += F.cross_entropy(logits, labels, reduction="sum")
         sums[1] += (ranked == labels[:, None]).sum()
         sums[2] += batch.bad
-        taken_for[torch.from_numpy(batch.micro.ids)[counted].to(device)] = 1.0 + ranked[:, 0].double()
+        predicted_plus_one[torch.from_numpy(batch.micro.ids)[counted].to(device)] = 1.0 + ranked[:, 0].double()
     learner.evaluated.train()
     # Counts are exact in float64 up to 2**53, and every library can reduce that type.
     total = learner.comm.all_reduce_sum(torch.cat([sums, cells.to(torch.float64)])).cpu()
-    predicted = learner.comm.all_reduce_sum(taken_for).cpu().to(torch.int64) - 1
+    predicted = learner.comm.all_reduce_sum(predicted_plus_one).cpu().to(torch.int64) - 1
     return Evaluation(
         confusion=total[3:].to(torch.int64).view(classes, classes),
         loss_sum=float(total[0]),

@@ -149,7 +149,7 @@ class Learner:
     def backward(self, batches: Iterable[Batch], *, count: int) -> None:
         """Accumulate the gradients of a step's ``count`` micro-batches, which are read one by one."""
         if self.pipeline:
-            self.pipeline.train(iter(batches), count, self, measure=self._measured_now())
+            self.pipeline.train(iter(batches), count, self, measure=self._step_timer())
             return
         for batch in batches:
             with nullcontext() if batch.micro.last else self.strategy.no_sync(self.replica):
@@ -160,7 +160,7 @@ class Learner:
                 with record_function(BACKWARD):
                     loss.backward()
 
-    def _measured_now(self) -> Measure | None:
+    def _step_timer(self) -> Measure | None:
         """Return the timer for this step's passes, in steps 1, 2, 4, 8 ... of an attempt; otherwise None."""
         assert self.pipeline
         self._steps += 1
@@ -238,7 +238,7 @@ class Learner:
             logits: Tensor = (self._evaluated_pipeline or self.evaluated)(self.normalise(images))
         return logits.to(self.comm.device, self.normalise.dtype)
 
-    def share_buffers(self) -> None:
+    def sync_buffers(self) -> None:
         """Broadcast rank 0's batch norm statistics, which checkpoints hold, to all ranks."""
         self.comm.broadcast(list(self.evaluated.buffers()))
 

@@ -172,7 +172,7 @@ def report(stages: Sequence[StageMemory], devices: Sequence[torch.device], comm:
 
 
 @contextmanager
-def out_of_memory_explained() -> Iterator[None]:
+def explain_out_of_memory() -> Iterator[None]:
     """Turn a failed device allocation into a one-line error that is not retried, because a retry would fail again.
 
     Raises:

@@ -147,7 +147,7 @@ def profiler_for(launch: Launch, folder: Path, world: World) -> Profiler | None:
     if not launch.profile:
         return None
     ranks = profiled_ranks(launch, world)
-    steps = range(1) if launch.profile == START else range(*_first_and_end(launch.profile))
+    steps = range(1) if launch.profile == START else range(*_step_range(launch.profile))
     wrong = ""
     if not steps:
         wrong = f"launch.profile: {launch.profile} ends before it begins."
@@ -182,11 +182,11 @@ def write_start(parts: Mapping[str, float], folder: Path, *, rank: int) -> None:
 
 def warn_if_missed(launch: Launch, steps: int) -> None:
     """Warn if the attempt ended, after ``steps`` steps, before the first step in --profile."""
-    first = 1 if launch.profile == START else _first_and_end(launch.profile or "0")[0]
+    first = 1 if launch.profile == START else _step_range(launch.profile or "0")[0]
     if launch.profile and steps < first:
         warn(log, "no-profile", "--profile %s: no profile, because this attempt took %d steps", launch.profile, steps)
 
 
-def _first_and_end(steps: str) -> tuple[int, int]:
+def _step_range(steps: str) -> tuple[int, int]:
     first, _, last = steps.partition("-")
     return int(first), int(last or first) + 1

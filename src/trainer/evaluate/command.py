@@ -42,7 +42,7 @@ from trainer.evaluate.trained_run import (
     model_of,
     read_trained,
 )
-from trainer.launch.rank import abandon, leave, start_logging
+from trainer.launch.rank import abort_rank, leave, start_logging
 from trainer.launch.spawn import spawn
 from trainer.model import initial_model
 from trainer.model.compilation import compile_in_place, require_compiler
@@ -99,7 +99,7 @@ class Trained:
             logits: Tensor = self.evaluated(self.normalise(images))
         return logits.to(self.comm.device, self.normalise.dtype)
 
-    def share_buffers(self) -> None:
+    def sync_buffers(self) -> None:
         """Do nothing: all ranks already hold the checkpoint's buffers."""
 
 
@@ -128,7 +128,7 @@ def _run_rank(plan: Plan, settings: Settings, request: StopRequest | None, envir
         set_threads(settings.launch.threads, comm, environment)
         _evaluate(plan, comm)
     except Exception as error:  # noqa: BLE001 -- abandon reports it and ends the process
-        abandon(error, comm.world)
+        abort_rank(error, comm.world)
     return leave(comm, environment, Reason.NONE)
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 
 from torch import Tensor
 
-from slipway.base.bounded_read import read_start
+from slipway.base.bounded_read import read_head
 from slipway.base.contract import BEST, CHECKPOINTS, CONFIG, checkpoint_folder
 from slipway.base.errors import AllDamagedError, SlipwayError
 from slipway.checkpoint.format import MANIFEST, Checkpoint, DamagedError, read_checkpoint
@@ -22,7 +22,7 @@ from trainer.config.cli import Tables, load
 from trainer.config.errors import ConfigError, UsageError
 from trainer.config.settings import Config, Settings
 from trainer.data.sets import Dataset
-from trainer.engine.checkpoint import IMAGES, differences, identity_of, is_of_trainer
+from trainer.engine.checkpoint import IMAGES, differences, identity_values, written_by_trainer
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ class TrainedRun:
                 f"{self.path} is a checkpoint outside a run folder: pass a copy of the run's {CONFIG} with --config.",
             )
         try:
-            read_start(path, limit=1)  # the TOML reader would block on a FIFO
+            read_head(path, limit=1)  # the TOML reader would block on a FIFO
         except FileNotFoundError as error:
             of_run = f"{self.run} has no {CONFIG}: no trainer run has begun there. Pass a copy with --config."
             raise ConfigError("missing-config", f"{path} does not exist." if config else of_run) from error
@@ -107,7 +107,7 @@ def read_trained(source: TrainedRun) -> tuple[Path, Checkpoint]:
         raise SlipwayError(
             "cannot-read", f"{error.filename or source.path} cannot be read: {error.strerror or error}."
         ) from error
-    if not is_of_trainer(found):
+    if not written_by_trainer(found):
         raise ConfigError(
             "checkpoint-of-script",
             f"{path} is from a user script with a Session, not from the trainer: evaluate it with that script, "
@@ -125,10 +125,10 @@ def _read(source: TrainedRun) -> tuple[Path, Checkpoint]:
             raise ConfigError(
                 "no-best-checkpoint", f"{source.path} has no best checkpoint yet: the run has not evaluated."
             )
-        path, found = _while_it_is_replaced(link.resolve, lambda: _named(link.resolve()))
+        path, found = _retry_while_replaced(link.resolve, lambda: _named(link.resolve()))
     else:
         store = CheckpointStore(source.path / CHECKPOINTS, keep=1)
-        newest = _while_it_is_replaced(store.newest_folder, store.newest)
+        newest = _retry_while_replaced(store.newest_folder, store.newest)
         if newest is None:
             raise ConfigError(
                 "no-checkpoint",
@@ -149,7 +149,7 @@ def _named(path: Path) -> tuple[Path, Checkpoint]:
         ) from error
 
 
-def _while_it_is_replaced(which: Callable[[], Path | None], read: Callable[[], T]) -> T:
+def _retry_while_replaced(which: Callable[[], Path | None], read: Callable[[], T]) -> T:
     """Return ``read()``; if it fails and ``which()`` has changed meanwhile, try again, up to ``LOOKS`` times."""
     for _ in range(LOOKS):
         before = which()
@@ -181,7 +181,7 @@ def check_config(header: Header, config: Config) -> None:
     Raises:
         ConfigError: if it does not; the message lists each differing key with both values.
     """
-    if changed := differences(header, identity_of(config)):
+    if changed := differences(header, identity_values(config)):
         raise ConfigError("different-run", f"the configuration and the checkpoint belong to different runs: {changed}.")
 
 

@@ -6,14 +6,14 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from slipway.base.errors import SlipwayError, code_of, message_of
+from slipway.base.errors import SlipwayError, code_of, error_line
 from trainer.config.errors import ConfigError
 
 REMEDY = "use the image or an environment made by build/setup, or run pip install '.[train]' in a clone."
 """Remedy for a Python that lacks a package, such as the base install, which is for ``jobgen`` on login nodes."""
 
 
-def exit_code_of(work: Callable[[], int], *, leave: Callable[[SlipwayError], None] | None = None) -> int:
+def run_to_exit_code(work: Callable[[], int], *, leave: Callable[[SlipwayError], None] | None = None) -> int:
     """Run ``work`` and return its exit code; print an error as one line, after a traceback if it is not a SlipwayError.
 
     Args:
@@ -21,17 +21,17 @@ def exit_code_of(work: Callable[[], int], *, leave: Callable[[SlipwayError], Non
         leave: writes an error where the job script reads it; for ranks only.
     """
     try:
-        return _missing_module_explained(work)
+        return _explain_missing_module(work)
     except Exception as error:  # noqa: BLE001 -- the process ends
         if not isinstance(error, SlipwayError):
             traceback.print_exception(error)
         elif leave:
             leave(error)
-        print(f"trainer: {message_of(error)}", file=sys.stderr, flush=True)
+        print(f"trainer: {error_line(error)}", file=sys.stderr, flush=True)
         return code_of(error)
 
 
-def _missing_module_explained(work: Callable[[], int]) -> int:
+def _explain_missing_module(work: Callable[[], int]) -> int:
     try:
         return work()
     except ModuleNotFoundError as error:

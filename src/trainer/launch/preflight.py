@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slipway.base.environment import Environment, read_environment
-from slipway.base.errors import FolderNotWritableError, SlipwayError, message_of
+from slipway.base.errors import FolderNotWritableError, SlipwayError, error_line
 from slipway.base.lock import Lock
 from trainer.config.errors import ConfigError
 from trainer.config.plugin import SEPARATOR, find_factory
@@ -59,7 +59,7 @@ def main() -> int:
         check_plugins(settings)
         check_device(settings, environment)
     except SlipwayError as error:
-        print(f"trainer: {socket.gethostname()}: {message_of(error)}", file=sys.stderr)
+        print(f"trainer: {socket.gethostname()}: {error_line(error)}", file=sys.stderr)
         return error.exit_code
     return 0
 
@@ -231,11 +231,11 @@ def check_gpu_count(settings: Settings, environment: Environment, count: int) ->
         raise ConfigError(
             "too-few-gpus",
             f"{ranks} rank(s) with {each} GPU(s) each need {each * int(ranks)} per node, but torch finds {count} here: "
-            + _fewer_ranks(each, count),
+            + _gpu_remedy(each, count),
         )
 
 
-def _fewer_ranks(each: int, count: int) -> str:
+def _gpu_remedy(each: int, count: int) -> str:
     """Return the remedy that fits ranks of ``each`` GPUs into ``count``."""
     if each == 1:
         return f"set SLIPWAY_RANKS_PER_NODE={count}, or request more GPUs from the scheduler."

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from slipway.base import startup_time
-from slipway.base.cause import leave_cause
+from slipway.base.cause import write_cause
 from slipway.base.environment import Environment, Launcher, World
-from slipway.base.errors import SlipwayError, code_of, is_retryable, labelled, message_of, slug_of
+from slipway.base.errors import SlipwayError, add_label, code_of, error_line, is_retryable, slug_of
 from slipway.base.memory_limits import describe_memory, describe_shared_memory
 from slipway.base.stop import Reason, StopRequest
 from slipway.base.third_party_errors import lost_peer, lost_worker
@@ -49,8 +49,8 @@ def run_rank(settings: Settings, request: StopRequest, environment: Environment)
         reason = run(_name_folder(settings, comm), comm, strategy, request, environment)
     except Exception as error:  # noqa: BLE001 -- abandon() reports it and ends the process
         if isinstance(error, SlipwayError):
-            leave_cause(error, folder=launch.output_dir, variables=environment.variables)
-        abandon(error, comm.world)
+            write_cause(error, folder=launch.output_dir, variables=environment.variables)
+        abort_rank(error, comm.world)
     return leave(comm, environment, reason)
 
 
@@ -79,7 +79,7 @@ def _name_folder(settings: Settings, comm: Communicator) -> Settings:
     return replace(settings, launch=replace(settings.launch, output_dir=broadcast_json(comm, name)))
 
 
-def abandon(error: Exception, world: World) -> NoReturn:
+def abort_rank(error: Exception, world: World) -> NoReturn:
     """Report ``error`` and end this process without waiting for peers, which may have ended or hang.
 
     The other ranks notice within seconds, because their connections break, and the launcher receives an exit code.
@@ -94,15 +94,15 @@ def _report(error: Exception, world: World) -> None:
     who = f"trainer: [rank {world.rank}]" if world.rank else "trainer:"
     if isinstance(error, SlipwayError):
         if world.is_root or not error.raised_on_all_ranks:
-            print(who, message_of(error), file=sys.stderr)
+            print(who, error_line(error), file=sys.stderr)
         return
-    known = _in_a_line(error)
+    known = _known_error_message(error)
     if not known:
         traceback.print_exception(error)
-    print(who, labelled("error", slug_of(error), known or f"{type(error).__name__}: {error}"), file=sys.stderr)
+    print(who, add_label("error", slug_of(error), known or f"{type(error).__name__}: {error}"), file=sys.stderr)
 
 
-def _in_a_line(error: Exception) -> str:
+def _known_error_message(error: Exception) -> str:
     """Return a one-line message for a known ``error`` of other libraries; "" if the traceback must explain it."""
     if lost_peer(error):
         said = str(error).partition("\n")[0]

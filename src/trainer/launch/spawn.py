@@ -22,15 +22,15 @@ from pathlib import Path
 from typing import NoReturn
 
 from slipway.base import startup_time
-from slipway.base.cause import leave_cause
+from slipway.base.cause import write_cause
 from slipway.base.contract import CAUSE_CODES, EXIT_STOPPED
 from slipway.base.environment import Environment, read_environment
-from slipway.base.errors import SlipwayError, labelled
+from slipway.base.errors import SlipwayError, add_label
 from slipway.base.memory_limits import describe_memory
-from slipway.base.stop import SIGNALS, Reason, StopRequest, signal_on_parents_death
+from slipway.base.stop import SIGNALS, Reason, StopRequest, set_parent_death_signal
 from trainer.config.errors import ConfigError, TrainerError
 from trainer.config.settings import Settings
-from trainer.launch.exits import exit_code_of
+from trainer.launch.exits import run_to_exit_code
 
 Work = Callable[[Settings, StopRequest, Environment], int]
 """Function that a rank runs; it must be picklable and returns the exit code."""
@@ -86,8 +86,8 @@ def train(settings: Settings, request: StopRequest, environment: Environment) ->
     """Train as one rank and return the exit code; see ``trainer.launch.rank.run_rank``."""
     from trainer.launch.rank import run_rank  # noqa: PLC0415 -- with torch
 
-    leave = partial(leave_cause, folder=settings.launch.output_dir, variables=environment.variables)
-    return exit_code_of(lambda: run_rank(settings, request, environment), leave=leave)
+    leave = partial(write_cause, folder=settings.launch.output_dir, variables=environment.variables)
+    return run_to_exit_code(lambda: run_rank(settings, request, environment), leave=leave)
 
 
 def _start(processes: Sequence[BaseProcess]) -> None:
@@ -150,7 +150,7 @@ def _variables_set(variables: dict[str, str]) -> Iterator[None]:
 
 def _run_rank(work: Work, settings: Settings, rank: int, ranks: int, launcher: int) -> NoReturn:
     """Run ``work`` as one rank, and end this child process; ``launcher`` is the parent's process ID."""
-    signal_on_parents_death(signal.SIGKILL)
+    set_parent_death_signal(signal.SIGKILL)
     if os.getppid() != launcher:  # the launcher died before the call above
         os._exit(EXIT_STOPPED)
     os.environ |= _variables(rank, ranks)
@@ -167,7 +167,7 @@ def _run_rank(work: Work, settings: Settings, rank: int, ranks: int, launcher: i
         seed_generators(secrets.randbits(63))  # a fork inherits its parent's state
         return work(settings, request, read_environment(os.environ))
 
-    sys.exit(exit_code_of(run))
+    sys.exit(run_to_exit_code(run))
 
 
 def _ranks(settings: Settings) -> int:
@@ -183,13 +183,13 @@ def _ranks(settings: Settings) -> int:
             return number
     _import("trainer.parallel.device")  # here, not in the child: it imports torch, which the ranks need anyway
     startup_time.mark(startup_time.IMPORTS)
-    ranks = _in_a_fork(_ranks_for_gpus, settings)
+    ranks = _run_in_fork(_ranks_for_gpus, settings)
     startup_time.mark(startup_time.DEVICE)
     _require_cpus(ranks)
     return ranks
 
 
-def _in_a_fork(function: Callable[[Settings], int], settings: Settings) -> int:
+def _run_in_fork(function: Callable[[Settings], int], settings: Settings) -> int:
     """Call ``function`` in a child process and return its result.
 
     A process that has opened a GPU must not fork, so the child opens it. The child is a fork, so it keeps the signal
@@ -251,29 +251,29 @@ def _variables(rank: int, ranks: int) -> dict[str, str]:
 
 def _watch(processes: Sequence[BaseProcess], request: StopRequest) -> int:
     """Wait until all ranks have ended or one has failed, and forward stop requests; return the exit code."""
-    passed_on = Reason.NONE
+    forwarded = Reason.NONE
     while True:
         codes = [process.exitcode for process in processes]
         failed = [(code, rank) for rank, code in enumerate(codes) if code not in (None, 0, EXIT_STOPPED)]
         if failed:
             code, rank = min(failed)  # prefer a rank killed by a signal: the others may have failed because of it
             if code < 0 and not request.reason:  # a killed rank cannot report it
-                _tell_of_signal(rank, signal.Signals(-code))
+                _warn_of_killed_rank(rank, signal.Signals(-code))
             return code if code > 0 else 128 - code
         ended = [code for code in codes if code is not None]
         if len(ended) == len(codes):
             return max(ended)
-        if request.reason != passed_on:
-            passed_on = request.reason
+        if request.reason != forwarded:
+            forwarded = request.reason
             for process in processes:
                 if process.is_alive() and process.pid:
-                    os.kill(process.pid, passed_on.signal)
+                    os.kill(process.pid, forwarded.signal)
         time.sleep(POLL)
 
 
-def _tell_of_signal(rank: int, number: signal.Signals) -> None:
+def _warn_of_killed_rank(rank: int, number: signal.Signals) -> None:
     memory = f"; {'; '.join(describe_memory())}" if number in {signal.SIGKILL, signal.SIGBUS} else ""
-    said = labelled("warning", "rank-killed", f"rank {rank} was killed by {number.name}{memory}")
+    said = add_label("warning", "rank-killed", f"rank {rank} was killed by {number.name}{memory}")
     sys.stderr.write(f"trainer: {said}\n")
 
 

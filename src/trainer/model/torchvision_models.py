@@ -36,7 +36,7 @@ def _build(name: str, shape: tuple[int, int, int], classes: int) -> nn.Module:
     try:
         model = models.get_model(name, **arguments)
         _fit_stem(model, channels, small=min(height, width) < SMALL_IMAGE and not name.startswith("vit_"))
-        _rehearse(model, shape)
+        _check_image_size(model, shape)
     except (ValueError, RuntimeError, AssertionError) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         raise ConfigError(
@@ -66,7 +66,7 @@ def _fit_stem(model: nn.Module, channels: int, *, small: bool) -> None:
             model.set_submodule(pool, nn.Identity())
 
 
-def _rehearse(model: nn.Module, shape: tuple[int, int, int]) -> None:
+def _check_image_size(model: nn.Module, shape: tuple[int, int, int]) -> None:
     """Run ``model`` on the meta device with one image of ``shape``: some models shrink small images to nothing."""
     tensors = itertools.chain(model.named_parameters(), model.named_buffers())
     shapes = {name: torch.empty_like(value, device="meta") for name, value in tensors}

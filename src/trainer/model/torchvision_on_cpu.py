@@ -14,7 +14,7 @@ from types import ModuleType
 
 import torch
 
-from slipway.base.third_party_errors import operators_missing
+from slipway.base.third_party_errors import is_operator_mismatch
 
 
 @functools.cache
@@ -23,7 +23,7 @@ def import_torchvision() -> ModuleType:
     try:
         import torchvision  # noqa: PLC0415 -- slow to import, and not every model or data set needs it
     except RuntimeError as error:
-        if not operators_missing(error):
+        if not is_operator_mismatch(error):
             raise
         return _import_without_operators()
     return torchvision

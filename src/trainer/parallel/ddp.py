@@ -23,7 +23,7 @@ _OPTIONS = inspect.signature(DistributedDataParallel).parameters
 _SYNC_BUFFERS = (
     "forward_sync_buffers" if "forward_sync_buffers" in _OPTIONS else "broadcast_buffers"
 )  # up to torch 2.12
-LOCAL_BUFFERS: dict[str, Any] = {_SYNC_BUFFERS: False}
+NO_BUFFER_SYNC: dict[str, Any] = {_SYNC_BUFFERS: False}
 """Options that skip the broadcast of buffers in each step: evaluation and checkpoints use rank 0's buffers anyway."""
 
 
@@ -43,8 +43,8 @@ class DDPStrategy:
         world = environment.world()
         device = pick_device(self._settings, world.local_rank, environment.launcher)
         agent_restart = environment.agent_restart if environment.launcher is Launcher.TORCHRUN else None
-        by_torch = environment.launcher is Launcher.TORCHRUN and agent_restart is None
-        by_variables = launch.init_method == "env://" and not by_torch
+        torch_rendezvous = environment.launcher is Launcher.TORCHRUN and agent_restart is None
+        by_variables = launch.init_method == "env://" and not torch_rendezvous
         if self._sync_bn and device.type != "cuda":
             raise ConfigError("no-gpu", "model.sync_bn needs GPUs: torch has SyncBatchNorm for CUDA only.")
         with waiting:
@@ -75,7 +75,7 @@ class DDPStrategy:
             device_ids=[comm.device] if comm.device.type == "cuda" else None,
             gradient_as_bucket_view=True,
             find_unused_parameters=self._settings.model.find_unused_parameters,
-            **LOCAL_BUFFERS,
+            **NO_BUFFER_SYNC,
         )
         warm_up(replica)
         return replica, optimizer

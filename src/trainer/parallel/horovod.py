@@ -31,7 +31,7 @@ except ImportError as error:
     ) from error
 
 
-def _give_up(limit: float) -> NoReturn:
+def _exit_on_timeout(limit: float) -> NoReturn:
     text = (
         f"trainer: error[cannot-join]: Horovod's ranks have not connected within {limit:.0f} s "
         "(--collective-timeout): check for a rank that did not start, or for a network that is down.\n"
@@ -65,7 +65,7 @@ class HorovodStrategy:
     def join(self, environment: Environment, waiting: AbstractContextManager[None]) -> Communicator:
         """Join Horovod's world, or end this process: Horovod itself would wait forever for a missing rank."""
         limit = self._settings.launch.collective_timeout
-        timer = threading.Timer(limit, _give_up, [limit])
+        timer = threading.Timer(limit, _exit_on_timeout, [limit])
         timer.daemon = True
         timer.start()
         try:

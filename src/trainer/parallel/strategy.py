@@ -68,7 +68,7 @@ def connect(
     name = settings.launch.backend
     if name == "auto":
         name = "ddp" if environment.is_ranked else "single"
-    _refuse_unused(settings, name)
+    _reject_conflicts(settings, name)
     strategy: Strategy
     match name:
         case "ddp":
@@ -83,7 +83,7 @@ def connect(
             from trainer.parallel.single import SingleStrategy  # noqa: PLC0415
 
             strategy = SingleStrategy(settings)
-    waiting = request.ending_at_once("trainer", "for the other ranks") if request else contextlib.nullcontext()
+    waiting = request.exit_on_request("trainer", "for the other ranks") if request else contextlib.nullcontext()
     comm = strategy.join(environment, waiting)
     environment.check_size(comm.world.size)
     return comm, strategy
@@ -105,7 +105,7 @@ def resolved(launch: Launch, comm: Communicator, strategy: Strategy, stages: lis
     return {**asdict(launch), **found, "stages": stages}
 
 
-def _refuse_unused(settings: Settings, backend: str) -> None:
+def _reject_conflicts(settings: Settings, backend: str) -> None:
     """Raise a ConfigError for settings that ``backend`` would ignore, and for settings that exclude each other."""
     if settings.run.fp16_compression and backend != "horovod":
         raise ConfigError(

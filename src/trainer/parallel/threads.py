@@ -8,7 +8,7 @@ import os
 import torch
 
 from slipway.base.environment import Environment
-from slipway.dist.collectives import count_alike
+from slipway.dist.collectives import count_equal
 from slipway.dist.communicator import Communicator
 
 log = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ def set_threads(requested: int | None, comm: Communicator, environment: Environm
     """
     cpus = sorted(os.sched_getaffinity(0))
     # Each rank takes part, whatever its own variables: launchers do not set the same ones on all nodes.
-    sharers = count_alike(comm, f"{os.uname().nodename} {cpus}")
+    sharers = count_equal(comm, f"{os.uname().nodename} {cpus}")
     if requested:
         count, reason = requested, "--threads"
     elif environment.threads:

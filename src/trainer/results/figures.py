@@ -87,7 +87,7 @@ def draw_confusion(evaluation: Evaluation, classes: Sequence[str], path: Path) -
     figure.savefig(path, dpi=120)
 
 
-def draw_confused(evaluation: Evaluation, dataset: Dataset, path: Path) -> None:
+def draw_confused_images(evaluation: Evaluation, dataset: Dataset, path: Path) -> None:
     """Draw images of the most confused pairs of classes, one row per pair; no figure if nothing is confused."""
     pairs = evaluation.confused[:PAIRS]
     if not pairs:

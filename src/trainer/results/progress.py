@@ -14,7 +14,7 @@ from slipway.checkpoint.header import Position
 
 log = logging.getLogger(__name__)
 
-LINE_EVERY = 2.0
+PROGRESS_INTERVAL = 2.0
 """Minimum number of seconds between two lines in a log."""
 
 
@@ -48,7 +48,7 @@ class Progress:
             self._bar.set_description(f"epoch {position.epoch + 1}/{self._epochs}", refresh=False)
             self._bar.set_postfix(loss=f"{loss:.4f}", refresh=False)
             self._bar.update(self._consumed(position) - self._bar.n)
-        elif self._shown and time.monotonic() - self._last_line > LINE_EVERY:
+        elif self._shown and time.monotonic() - self._last_line > PROGRESS_INTERVAL:
             self._last_line = time.monotonic()
             left = (self._epochs * self._samples - self._consumed(position)) / rate
             log.info(

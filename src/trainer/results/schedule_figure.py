@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 from trainer.parallel.stages.schedule import Timed, by_stage, simulate
 
 COLOURS = {"F": "tab:blue", "B": "tab:orange"}
-NARROW = 0.012
+MIN_LABELED_WIDTH = 0.012
 """Minimum width of a bar that has room for its number, as a fraction of the axis."""
 
 
@@ -62,7 +62,7 @@ def _draw(axis: Axes, timed: Sequence[Timed], devices: Sequence[str], *, width: 
         axis.barh(
             unit.stage, 1e3 * (end - start), left=1e3 * start, height=0.8, color=COLOURS[unit.kind], edgecolor="white"
         )
-        if end - start > NARROW * width:
+        if end - start > MIN_LABELED_WIDTH * width:
             middle = 1e3 * (start + end) / 2
             axis.text(
                 middle, unit.stage, str(unit.micro + 1), ha="center", va="center", color="white", fontsize="small"

@@ -39,7 +39,7 @@ def write_results(
         try:
             draw.draw_curves(read_records(folder.metrics), folder.figures / "curves.png", title=title)
             draw.draw_confusion(evaluation, dataset.classes, folder.figures / CONFUSION_FIGURE)
-            draw.draw_confused(evaluation, dataset, folder.figures / "confused.png")
+            draw.draw_confused_images(evaluation, dataset, folder.figures / "confused.png")
             if (pipeline := learner.pipeline) and learner.timeline:
                 passes, devices = learner.timeline.passes(), list(map(str, pipeline.devices))
                 title = f"{title}; {pipeline.schedule}, {1 + max(unit.micro for unit, _, _ in passes)} micro-batches"

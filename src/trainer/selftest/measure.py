@@ -17,7 +17,7 @@ from torch import Tensor
 
 import slipway
 from slipway.base.gpu import find_gpus
-from slipway.dist.collectives import count_alike
+from slipway.dist.collectives import count_equal
 from slipway.dist.communicator import Communicator
 from trainer.config.settings import Launch, ModelConfig
 from trainer.model import build_model
@@ -69,7 +69,7 @@ class Facts:
 def measure(launch: Launch, comm: Communicator) -> Facts:
     """Measure this rank; all ranks must call this, because it runs an all-reduce."""
     world, device = comm.world, comm.device
-    alike = count_alike(comm, device.type, torch.device("cpu"))
+    alike = count_equal(comm, device.type, torch.device("cpu"))
     forward_ms = _forward_ms(device)
     reduced, reduce_ms = _reduction(launch, comm) if alike == world.size else (0.0, -1.0)
     return Facts(

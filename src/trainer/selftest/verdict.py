@@ -11,7 +11,7 @@ from trainer.selftest.measure import Facts
 SLOW = 3.0
 """A rank is slow if its forward pass takes more than this many times the median; less is noise on a busy machine."""
 
-ALIKE: dict[str, tuple[Callable[[Facts], str], str]] = {
+EQUAL_ON_RANKS: dict[str, tuple[Callable[[Facts], str], str]] = {
     "device": (
         lambda rank: rank.device.partition(":")[0],
         "is SLIPWAY_DEVICE the same on all nodes, and the driver installed",
@@ -32,7 +32,13 @@ def faults(ranks: Sequence[Facts], *, ranks_per_node: str = "") -> list[str]:
 
     ``ranks_per_node`` is the planned number; "" if there is no plan.
     """
-    return [*_misplaced(ranks, ranks_per_node), *_differing(ranks), *_crowded(ranks), *_slow(ranks), *_wrong_sum(ranks)]
+    return [
+        *_misplaced(ranks, ranks_per_node),
+        *_differing(ranks),
+        *_oversubscribed(ranks),
+        *_slow(ranks),
+        *_wrong_sum(ranks),
+    ]
 
 
 def _misplaced(ranks: Sequence[Facts], planned: str) -> Iterator[str]:
@@ -48,7 +54,7 @@ def _misplaced(ranks: Sequence[Facts], planned: str) -> Iterator[str]:
 
 
 def _differing(ranks: Sequence[Facts]) -> Iterator[str]:
-    for name, (value, remedy) in ALIKE.items():
+    for name, (value, remedy) in EQUAL_ON_RANKS.items():
         first: dict[str, Facts] = {}
         for rank in ranks:
             first.setdefault(value(rank), rank)
@@ -57,7 +63,7 @@ def _differing(ranks: Sequence[Facts]) -> Iterator[str]:
             yield f"{name} differs: {who}; {remedy}?"
 
 
-def _crowded(ranks: Sequence[Facts]) -> Iterator[str]:
+def _oversubscribed(ranks: Sequence[Facts]) -> Iterator[str]:
     for host in dict.fromkeys(rank.host for rank in ranks):
         here = [rank for rank in ranks if rank.host == host]
         threads, cpus = sum(rank.threads for rank in here), len(set().union(*(rank.cpus for rank in here)))

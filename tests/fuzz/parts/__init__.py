@@ -1,4 +1,4 @@
-"""The parts of random scripts, in the order in which they are drawn: each sees what was drawn before."""
+"""The parts of random scripts, in the order in which they are drawn: each can depend on earlier draws."""
 
 from parts import loops  # isort: skip
 from parts import models  # isort: skip

@@ -1,4 +1,4 @@
-"""What stands around the step: random numbers, state of the script, further passes, validation, exits, arguments."""
+"""Code around the step: random numbers, script state, more passes, validation, exits, session arguments."""
 
 from draft import Draft, Loop
 from options import Plan, add, has, lacks
@@ -93,7 +93,7 @@ add(
     needs=(has("workers", "0"), lacks("loader", *READ_AGAIN)),
 )
 
-# Further passes of an epoch.
+# More passes of an epoch.
 
 
 def _second(text: str):
@@ -108,7 +108,7 @@ def _second(text: str):
 
 
 OF_ONE_LOADER = ("zip", "subclass that negates", "generator that the body draws from")
-"""Loaders whose bodies do something of theirs."""
+"""Loaders whose bodies have side effects."""
 add("second pass", "none", weight=6)
 add(
     "second pass",
@@ -264,7 +264,7 @@ add(
     body_start="if $number % 3 == 1:\n    continue",
 )
 
-# What else is done in places where a resumed run comes by again.
+# Other actions in places that a resumed run passes again.
 
 SCALE = "with torch.no_grad():\n    next(model.parameters()).mul_(0.9)"
 RATE = 'for group in optimizer.param_groups:\n    group["lr"] = group["lr"] * 0.9'
@@ -273,7 +273,7 @@ PLACES = {"after opening": "opened", "before the batches": "epoch_start", "after
 for group, place in PLACES.items():
     needs = () if place == "opened" else (IN_EPOCHS,)
     at = "$at" if needs else ""
-    drawn = [f'draw("{kind}")' for kind in (OWN if needs else ["torch"])]  # the script seeds torch's alone
+    drawn = [f'draw("{kind}")' for kind in (OWN if needs else ["torch"])]  # the script seeds only torch's
     add(group, "nothing", weight=12)
     add(
         group,

@@ -1,4 +1,4 @@
-"""What a script changes of its objects while it trains."""
+"""Changes that a script makes to its objects while it trains."""
 
 from draft import Draft
 from options import Plan, add, has, lacks

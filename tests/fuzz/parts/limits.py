@@ -1,4 +1,4 @@
-"""What a session cannot restore, or refuses."""
+"""Code that a session cannot restore, or refuses."""
 
 from draft import Draft
 from options import Plan, add, has, lacks

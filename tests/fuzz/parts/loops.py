@@ -5,7 +5,7 @@ from options import Plan, add, has, lacks
 
 RANDOM_BATCH = "batch = data[torch.randint(len(data), (3,)).tolist()]"
 EPOCHS = has("loop", "epochs")
-"""The script has session.batches."""
+"""Condition: the script has session.batches."""
 SLOW = ("slow-resume",)
 
 add("ranks", "1", weight=4)
@@ -33,7 +33,7 @@ add("seed", "by rank", weight=1, seeded="torch.manual_seed(1 + RANK)")
 add("seed", "argument", weight=1, seeded="torch.manual_seed(1)", arguments="seed=4")
 
 SIZES = {"12 by 4": (12, 4), "10 by 4": (10, 4), "14 by 4": (14, 4), "15 by 5": (15, 5)}
-"""Samples of each rank, and of a batch. The rest is never 1, of which batch norm knows no variance; nor without 2."""
+"""Samples per rank and per batch. The remainder is never 1 (batch norm has no variance), nor with 2 samples fewer."""
 for name in SIZES:
     add("samples", name)
 add("noise", "none", weight=4)

@@ -1,4 +1,4 @@
-"""Optimisers, accumulation of gradients, scalers, schedules."""
+"""Optimizers, gradient accumulation, scalers, schedules."""
 
 from draft import Draft, block
 from options import Plan, add, has, lacks
@@ -49,12 +49,12 @@ def closure():
     return loss
 """
 PLAIN = lacks("optimizer", "closure", "LBFGS")
-"""A body is a forward pass, a backward pass, a step."""
+"""A body is a forward pass, a backward pass and a step."""
 COMMON = {"SGD", "momentum", "Adam"}
 
 
 def _made(name: str, parameters: str) -> str:
-    """Return the expression that makes an optimiser."""
+    """Return the expression that makes an optimizer."""
     return ("" if name == "attributes" else "torch.optim.") + OPTIMIZERS[name].format(parameters)
 
 
@@ -85,7 +85,7 @@ for name in OPTIMIZERS:
 
 
 def _divide(draft: Draft, plan: Plan) -> None:
-    """Divide the parameters among two optimisers."""
+    """Divide the parameters among two optimizers."""
     draft.setup[-1:] = [
         "parameters = list(model.parameters())",
         f"optimizer = {_made(plan['optimizer'], 'parameters[:2]')}",
@@ -95,7 +95,7 @@ def _divide(draft: Draft, plan: Plan) -> None:
 
 
 def _oppose(draft: Draft, _plan: Plan) -> None:
-    """Add a critic, which a second optimiser trains."""
+    """Add a critic, which a second optimizer trains."""
     draft.setup.append("critic = nn.Sequential(nn.Linear(1, 4), nn.LeakyReLU(), nn.Linear(4, 1))")
     if draft.ranks > 1:
         draft.setup.append("critic = DistributedDataParallel(critic)")
@@ -174,7 +174,7 @@ add(
 
 ACCUMULATES = (PLAIN, has("second optimiser", "no", "same body"), lacks("loop", "one step"))
 BY_BODIES = has("accumulation", "2, ", "3, ")
-"""A step takes more than one body."""
+"""Condition: a step takes more than one body."""
 COUNTER = {"setup": "waiting = 0", "counted": "waiting += 1", "after_step": "waiting = 0"}
 add("accumulation", "none", weight=6)
 for count in (2, 3):

@@ -1,4 +1,4 @@
-"""A DCGAN: two models, two optimisers, noise drawn in the loop, and a fixed noise that shows the progress."""
+"""A DCGAN: two models, two optimizers, noise drawn in the loop, and a fixed noise that shows the progress."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""A siamese network: the data set draws the pairs at random, those of the test too."""
+"""A siamese network: the data set draws random pairs, also for the test."""
 
 import argparse
 import os

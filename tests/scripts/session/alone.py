@@ -1,4 +1,4 @@
-"""Rank 0 validates alone, by session.batches: which would never end."""
+"""Only rank 0 validates with session.batches, which would never end."""
 
 import os
 

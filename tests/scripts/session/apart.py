@@ -1,4 +1,4 @@
-"""Ranks whose states differ: noise, a codebook that DDP synchronizes at times, a meter of losses, a module's deque.
+"""Ranks with different state: noise, a codebook that DDP syncs at times, a loss meter, a module's deque.
 
     apart.py [BATCH]
 
@@ -22,7 +22,7 @@ from slipway.dist.collectives import as_bytes
 
 
 class Quantizer(nn.Module):
-    """A layer with a codebook that follows what it sees, as that of a VQ-VAE, and noise of each rank."""
+    """A layer with a codebook that follows its inputs, like that of a VQ-VAE, and noise that differs by rank."""
 
     def __init__(self, rank):
         super().__init__()
@@ -39,7 +39,7 @@ class Quantizer(nn.Module):
 
 
 class Meter:
-    """The losses that this rank has seen."""
+    """The losses of this rank."""
 
     def __init__(self):
         self.losses = []
@@ -75,7 +75,7 @@ def main(stop):
                 meter.losses.append(loss.item())
                 counts.seen = torch.tensor([len(meter.losses), 60000 + rank], dtype=torch.uint16)
             model.eval()
-            with torch.no_grad():  # after which the next forward pass does not synchronize the codebook
+            with torch.no_grad():  # after this, the next forward pass does not synchronize the codebook
                 meter.losses.append(model(torch.ones(2, 4)).item())
             with torch.no_grad():
                 model.module.codebook.add_(rank)

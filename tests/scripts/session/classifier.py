@@ -1,4 +1,4 @@
-"""An image classifier as in examples: enumerate, set_epoch, augmentation in workers, accumulation."""
+"""An image classifier in the style of examples: enumerate, set_epoch, augmentation in workers, accumulation."""
 
 import argparse
 import os

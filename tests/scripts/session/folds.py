@@ -1,4 +1,4 @@
-"""A cross-validation of two folds, each a session in its own folder; MODE says how the second one ends at first."""
+"""A cross-validation of two folds, each a session in its own folder; MODE sets how the second one first ends."""
 
 import os
 import signal
@@ -33,5 +33,5 @@ for fold in range(2):
                     (root / "in-fold1").touch()
                     while not (root / "STOP").exists():
                         time.sleep(0.01)
-                    time.sleep(0.05)  # for the look at STOP, once a second
+                    time.sleep(0.05)  # for the check of STOP, once per second
     torch.save(model.state_dict(), root / f"fold{fold}.pt")

@@ -1,4 +1,4 @@
-"""Means over epochs, of ranks with different numbers of batches; rank 0 alone prints and records them."""
+"""Epoch means over ranks with different numbers of batches; only rank 0 prints and records them."""
 
 import json
 import os

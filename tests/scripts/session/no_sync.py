@@ -1,4 +1,4 @@
-"""Two optimisers, of which one steps every third batch: until then its gradients wait, others on each rank.
+"""Two optimizers, one of which steps every third batch; until then its gradients wait and differ by rank.
 
     no_sync.py [BATCH]
 

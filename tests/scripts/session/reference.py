@@ -1,4 +1,4 @@
-"""A training of images as reference scripts do it: warm-up, averaged weights, mixup, a metric logger, evaluation."""
+"""Image training in the style of reference scripts: warm-up, averaged weights, mixup, a metric logger, evaluation."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""REINFORCE: episodes of varying length in an environment with a generator of its own, and a running reward."""
+"""REINFORCE: episodes of varying length in an environment with its own generator, and a running reward."""
 
 import argparse
 import math
@@ -16,7 +16,7 @@ from slipway import Session
 
 
 class Pole:
-    """A pole on a cart, which falls unless the cart is pushed after it."""
+    """A pole on a cart; it falls unless the cart is pushed after it."""
 
     def __init__(self, seed):
         self.random = random.Random(seed)

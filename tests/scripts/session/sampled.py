@@ -1,4 +1,4 @@
-"""Writes the ids of the samples that reach the model, with slipway.Sampler: for runs over changing numbers of ranks."""
+"""Writes the ids of the samples that reach the model, with slipway.Sampler, for changing numbers of ranks."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from slipway import Sampler, Session
 
 SAMPLES = 203
 SEEN = []
-"""Of this attempt, and no attribute of the model: a session would restore that."""
+"""Of this attempt; not an attribute of the model, because a session would restore that."""
 
 
 class Recording(nn.Module):
@@ -46,7 +46,7 @@ def main():
                 optimizer.zero_grad()
                 wrapped(ids).sum().backward()
                 optimizer.step()
-                time.sleep(0.1)  # STOP is looked for once a second
+                time.sleep(0.1)  # STOP is checked once per second
                 record.write_text(json.dumps([first, SEEN]))
                 if session.step - first == stop_after:
                     Path(session.folder, "STOP").write_text("user")

@@ -1,4 +1,4 @@
-"""A Horovod script: its optimiser wraps torch's, and the ranks share Horovod's world with the session."""
+"""A Horovod script: its optimizer wraps torch's, and the session shares Horovod's world."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""A training by Lightning's Trainer, which SlipwayCallback stops and resumes; writes which samples each batch had."""
+"""Training with Lightning's Trainer and SlipwayCallback for stop and resume; writes the samples of each batch."""
 
 import argparse
 import json

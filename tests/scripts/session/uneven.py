@@ -1,4 +1,4 @@
-"""Ranks with different numbers of batches, which train apart, as no all-reduce of gradients would be possible."""
+"""Ranks with different numbers of batches train separately, as no all-reduce of gradients would be possible."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""An optimizer whose state cannot be saved after its first step; the ranks do not wait for each other in training."""
+"""An optimizer whose state cannot be saved after its first step; the ranks train independently."""
 
 import torch
 import torch.distributed as dist

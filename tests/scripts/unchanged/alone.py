@@ -1,4 +1,4 @@
-"""Knows of no other ranks."""
+"""A script that is not distributed."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Joins the others only if an option tells it to, as scripts for `torch.distributed.launch` do."""
+"""Joins the other ranks only if an option is set, as scripts for `torch.distributed.launch` do."""
 
 import argparse
 import gc

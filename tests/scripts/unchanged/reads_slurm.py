@@ -1,4 +1,4 @@
-"""Reads its place and its cores from what Slurm and torchrun each set: as scripts do that are started by `srun`."""
+"""Reads rank and cores from the variables of Slurm and torchrun, as scripts started by `srun` do."""
 
 import gc
 import os

@@ -1,4 +1,4 @@
-"""Chooses where the ranks meet, and reads its place from Slurm: as scripts do that start by `srun python`."""
+"""Sets the rendezvous address, and reads its rank from Slurm, as scripts started by `srun python` do."""
 
 import gc
 import os

@@ -1,4 +1,4 @@
-"""Starts its own ranks, two of them, as scripts for one node do."""
+"""Starts two ranks itself, as scripts for one node do."""
 
 import gc
 import os

@@ -1,4 +1,4 @@
-"""Is for Horovod."""
+"""A plain Horovod script."""
 
 import horovod.torch as hvd
 import torch

@@ -1,4 +1,4 @@
-"""A small Bash with the library and stubs of the programs that it calls."""
+"""Fixtures: Bash with the library and stubs of the programs that it calls."""
 
 import subprocess
 
@@ -10,7 +10,7 @@ from stubs import HOSTILE
 
 @pytest.fixture
 def stub(tmp_path):
-    """Return a function that puts a program of some lines of Bash on PATH; srun, which runs commands here, is one."""
+    """Return a function that puts a Bash stub on PATH; srun, which runs commands here, is one."""
 
     def stub(name, code):
         path = tmp_path / "bin" / name
@@ -32,7 +32,7 @@ def place(tmp_path):
 
 @pytest.fixture
 def bash(place, stub, tmp_path):
-    """Return a function that runs Bash with the library, and with these programs as stubs."""
+    """Return a function that runs Bash with the library and these stub programs."""
 
     def bash(code, *arguments, scheduler="slurm", runtime="apptainer", lib=LIB, limit=300, programs=None, **env):
         for name, text in (programs or {}).items():

@@ -1,4 +1,4 @@
-"""What an attempt has used: the line in the job's log, account.json, and how busy the GPUs were."""
+"""Resource usage of an attempt: the line in the job log, account.json, and GPU utilization."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from jobgen.jobs import account
 from messages import numbers
 
 READ = "node1.7", "0000:01:00.0 10 870 31744 81559\n0000:02:00.0 10 880 1 81559\n"
-"""What one node has read of its two GPUs."""
+"""Samples of one node's two GPUs."""
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def logs(place):
 
 @pytest.fixture
 def use(bash, logs):
-    """Return a function that writes what nodes have read, and returns what is said of it and kept."""
+    """Return a function that writes the samples of nodes, and returns the log line and the record."""
 
     def use(code="", *gpus, **words):
         for name, text in gpus:
@@ -35,14 +35,14 @@ def use(bash, logs):
 
 
 def sum_and_numbers(said):
-    """Return how a line on what a job has used adds it up, and the numbers after it."""
+    """Return the sum in a usage line and the numbers after it."""
     used, _, rest = said.partition(";")
     return re.search(r"\d.*-hours$", used.strip())[0], numbers(rest)
 
 
-def test_what_is_said_and_kept(use):
+def test_the_usage_line_and_the_record(use):
     said, kept = use("", READ, ("node2.9", "0000:01:00.0 1 0 5 6\n0000:02:00.0 1 100 5 6\n"))
-    # 1850 % in 22 samples, each of which counts alike
+    # 1850 % in 22 samples of equal weight
     assert sum_and_numbers(said) == ("2 nodes x 2 GPUs x 1.25 h = 5.00 GPU-hours", [84, 31, 80])
     numbers = {"seconds": 4500, "gpus_seen": 4, "busy": 84, "memory": 31744, "memory_total": 81559}
     assert kept == {"nodes": 2, "count": 2, "unit": "GPU", **numbers}
@@ -66,13 +66,13 @@ ONE_MACHINE = "SLIPWAY_DEVICE=auto nnodes=1 gpus_per_node="
     ("code", "gpus", "scheduler", "expected"),
     [
         ("SECONDS=38 nnodes=1 gpus_per_node=1", [], "slurm", ("1 node x 1 GPU x 38 s = 0.011 GPU-hours", [])),
-        # of some nodes it is not known
+        # unknown for some nodes
         ("", [READ], "slurm", ("2 nodes x 2 GPUs x 1.25 h = 5.00 GPU-hours", [88, 31, 80, 2, 4])),
         ("SLIPWAY_DEVICE=cpu gpus_per_node=0", [], "slurm", (CORES, [])),
         ("SLIPWAY_DEVICE=cpu", [], "slurm", (CORES, [4])),
         ("SLIPWAY_DEVICE=auto", [], "slurm", ("2 nodes x 2 GPUs x 1.25 h = 5.00 GPU-hours", [])),
         ("SLIPWAY_DEVICE=auto gpus_per_node=0", [], "slurm", (CORES, [])),
-        # GPUs that the scheduler does not know of
+        # GPUs that the scheduler does not manage
         (
             "SLIPWAY_DEVICE=cuda gpus_per_node=0 devices_per_rank=2",
             [],

@@ -1,4 +1,4 @@
-"""What holds for every function of jobscripts/lib: a test of this folder calls it, and a comment describes it."""
+"""Rules for each function of jobscripts/lib: a test of this folder calls it, and a comment describes it."""
 
 import ast
 import re

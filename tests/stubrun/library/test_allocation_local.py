@@ -1,4 +1,4 @@
-"""What a job on this machine may use: cores, and GPUs as torch counts them."""
+"""Resources of a job on this machine: cores, and GPUs as torch counts them."""
 
 import os
 import shlex
@@ -32,7 +32,7 @@ def test_find_allocation_of_this_machine(bash):
         ("BACKEND=single", "8 torch", "1 1 1 1"),
         ("BACKEND=single SLIPWAY_DEVICES_PER_RANK=2", "8 torch", "2 1 1 2"),
         ("BACKEND=single", "0 no GPU", "0 1 1 1"),
-        ("", "0 no\nGPU", "0 2 2 1"),  # in one line
+        ("", "0 no\nGPU", "0 2 2 1"),  # as a one-line error
         ("", "x torch", ""),
         ("", "nodes[$(id)] torch", ""),
         ("", "2", ""),

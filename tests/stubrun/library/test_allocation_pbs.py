@@ -1,4 +1,4 @@
-"""What a job of PBS was given, by the record of the server: nodes, cores, GPUs, time."""
+"""Resources of a PBS job by the server's record: nodes, cores, GPUs, time."""
 
 import shlex
 import shutil
@@ -12,7 +12,7 @@ from messages import numbers, slugs
 
 @pytest.fixture
 def pbs(bash, place):
-    """Return a function that runs Bash as a job of PBS on two nodes, of which the server says this."""
+    """Return a function that runs Bash as a PBS job on two nodes with this server record."""
     (place / "nodes").write_text("n1\nn1\nn2\n")
     env = {"PBS_JOBID": "4711.head", "PBS_NODEFILE": str(place / "nodes"), "scheduler": "pbs"}
     return lambda code, said, *words: bash(code, *words, programs={"qstat": said}, **env)
@@ -30,7 +30,7 @@ def test_find_allocation(pbs, said, plan):
     assert pbs(show, said).out == f"n1 n2 2 n1 24711 {plan}\n"
 
 
-# once: as many as the directives ask for, though the job was submitted without
+# regression: the number in the directives, although the job was submitted without
 @pytest.mark.parametrize(
     ("record", "gpus"),
     [
@@ -38,7 +38,7 @@ def test_find_allocation(pbs, said, plan):
         (["exec_vnode = (n1:ngpus=4)+(n2:ngpus=4)"], 4),
         (["Resource_List.nodes = 2:ppn=8"], 0),  # Torque
         (["Resource_List.nodes = n1:ppn=8:gpus=3:shared+n2:gpus=3"], 3),
-        ([], 2),  # of the directives: that says nothing
+        ([], 2),  # from the directives, which are no evidence
     ],
 )
 def test_gpus_of_a_job_are_what_its_record_says(pbs, record, gpus):
@@ -47,7 +47,7 @@ def test_gpus_of_a_job_are_what_its_record_says(pbs, record, gpus):
     assert_ended(found, "" if gpus else "no-gpu", "SLIPWAY_RANKS_PER_NODE", out=f"{gpus}\n")
 
 
-# once: no word, and PBS killed the job before it had saved
+# regression: no message, and PBS killed the job before it had saved
 @pytest.mark.parametrize(("limit", "said"), [("", ["no-time-limit"]), ("x", ["no-time-limit"]), ("3600", [])])
 def test_a_time_limit_that_cannot_be_read_is_told(pbs, limit, said):
     code, _, err = pbs("find_allocation", f"echo '    queue = gpu'; echo '    Resource_List.walltime = {limit}'")
@@ -61,7 +61,7 @@ OPENPBS = "    exec_host = {}\n    exec_vnode = {}\n    Resource_List.ngpus = 4"
     ("said", "counts"),
     [
         (OPENPBS.format("n1/0*8+n2/0*8", "(n1:ncpus=8:ngpus=3:mem=9kb)+(n2:ncpus=8:ngpus=1)"), [1, 3]),
-        (OPENPBS.format("n1/0+n1/1+n2/0", "(n1:ngpus=1)+(n1:ngpus=1)+(n2:ngpus=2)"), [2, 2]),  # two chunks a host
+        (OPENPBS.format("n1/0+n1/1+n2/0", "(n1:ngpus=1)+(n1:ngpus=1)+(n2:ngpus=2)"), [2, 2]),  # two chunks per host
         (OPENPBS.format("n1/0+n2/0", "(n1[0]:ngpus=1+n1[1]:ngpus=1)+(n2[0]:ngpus=2)"), [2, 2]),  # vnodes
         (OPENPBS.format("n1/0+n2/0", "(n1:ncpus=8:ngpus=4)+(n2:ncpus=8)"), [0, 4]),
         (OPENPBS.format("n1/0+n2/0", "(n1:ngpus=4)"), []),  # nobody knows whose that is
@@ -122,7 +122,7 @@ def test_time_is_nearly_up_by_the_limit_of_the_server(pbs, said, expected):
     assert pbs("time_is_nearly_up && echo yes || echo no", said).out == f"{expected}\n"
 
 
-# once: inside qsub -I a script took the job's whole time for its own, and PBS killed it without a save
+# regression: inside qsub -I a script counted the whole time of the job as its own; PBS killed it without a save
 @pytest.mark.parametrize("began", ["resources_used.walltime", "stime", "start_time"])
 class TestTimeLeft:
     @pytest.fixture
@@ -140,21 +140,21 @@ class TestTimeLeft:
         assert_dies(pbs("interactive=1 save_seconds=600; find_allocation", said), "time-too-short", "600")
 
     def test_a_batch_job_begins_with_its_script(self, pbs, said):
-        """Whatever the server says of an earlier run of it."""
+        """Whatever the server reports of an earlier run of it."""
         assert 3550 < int(pbs('find_allocation; time_left <<<"$job_record"', said).out) <= 3600
 
 
-# once: every 20 s, 180 times an hour
+# regression: every 20 s, 180 times an hour
 @pytest.mark.parametrize(
     ("moment", "ended"),
     [
-        ((3600, 100, ""), "no 0 100"),  # until the next question
+        ((3600, 100, ""), "no 0 100"),  # until the next query
         ((3600, 200, "01:00:00"), "no 1 200"),
         ((300, 100, ""), "no 0 60"),  # until the time is up
         ((300, 160, "00:05:00"), "yes 1 1"),
-        ((300, 160, "00:10:00"), "no 1 200"),  # an administrator has given it more
-        ((300, 160, ""), "yes 1 1"),  # the server is silent: its last word holds
-        ((3600, 210, "00:05:40"), "yes 1 1"),  # an administrator has taken some away
+        ((300, 160, "00:10:00"), "no 1 200"),  # an administrator has extended it
+        ((300, 160, ""), "yes 1 1"),  # the server is silent: its last answer holds
+        ((3600, 210, "00:05:40"), "yes 1 1"),  # an administrator has shortened it
         (("", 100, ""), "no 0 100"),
         (("", 200, "00:05:00"), "yes 1 1"),
     ],

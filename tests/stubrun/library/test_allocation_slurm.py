@@ -1,4 +1,4 @@
-"""What a job of Slurm was given: nodes, cores, GPUs; and a script inside salloc."""
+"""Resources of a Slurm job: nodes, cores, GPUs; and a script inside salloc."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_nodes_that_scontrol_does_not_name(bash, broken):
     assert_dies(found, "no-nodes", "scontrol", "n[1-2]", lines=2)
 
 
-# once: a job from inside one was refused, too
+# regression: a job submitted from inside one was refused, too
 @pytest.mark.parametrize(("number", "refused"), [("4711", True), ("4700", False)])
 def test_a_heterogeneous_job_is_refused(bash, number, refused):
     env = {"SLURM_HET_SIZE": "3", "SLURM_JOB_ID_HET_GROUP_0": number, "SLURM_GPUS_ON_NODE": "4"}
@@ -49,7 +49,7 @@ class TestInsideSalloc:
         [
             ({}, SRUN, "3 11 "),
             ({}, f"echo of TaskProlog; echo 9; export SLURM_GPUS_ON_NODE=3; {SRUN}; echo 8", "3 11 "),
-            ({"SLURM_GPUS_ON_NODE": "4"}, SRUN, "3 11 "),  # of the job from inside whose salloc was started
+            ({"SLURM_GPUS_ON_NODE": "4"}, SRUN, "3 11 "),  # of the job in which salloc was started
             ({"SLURM_GPUS_ON_NODE": "4", "SLURMD_NODENAME": "n1"}, SRUN, "4 0 "),
         ],
     )
@@ -80,9 +80,9 @@ def test_inside_an_interactive_job_a_signal_stops_the_run_and_nothing_is_requeue
         ("Nodes=n[1-2] CPU_IDs=0-7 Mem=0 GRES=gpu:a100:2(IDX:0-1)", 2, "--gres=gpu:2"),
         ("TRES=cpu=16,node=2,gres/gpu=4", 2, "--gres=gpu:2"),
         ("TresPerTask=gres:gpu:1", 2, "--gres=gpu:2"),
-        ("Nodes=n[1-2] CPU_IDs=0-7 Mem=0 GRES=shard:2(0/8)", 2, ""),  # no whole one
-        ("Partition=gpu Nodes=n[1-2] CPU_IDs=0-7 Mem=0 GRES=", 0, ""),  # they are another job's
-        ("", 2, ""),  # nobody answers
+        ("Nodes=n[1-2] CPU_IDs=0-7 Mem=0 GRES=shard:2(0/8)", 2, ""),  # not a whole one
+        ("Partition=gpu Nodes=n[1-2] CPU_IDs=0-7 Mem=0 GRES=", 0, ""),  # they belong to another job
+        ("", 2, ""),  # no answer
     ],
 )
 def test_gpus_are_those_of_the_job(bash, record, gpus, option):
@@ -112,7 +112,7 @@ def test_gpus_of_nodes_of_slurm(bash, lines, counts):
     assert not uneven or numbers(found.err) == counts
 
 
-# once: at a site whose Slurm knows of no GPUs the job lost the choice of them
+# regression: if Slurm has no GPU configuration, the job lost its choice of GPUs
 @pytest.mark.parametrize(
     ("device", "given", "out", "said"),
     [
@@ -132,7 +132,7 @@ def test_gpus_that_the_user_has_chosen_stay(bash, device, given, out, said):
     assert (done.code, done.out, slugs(done.err)) == (0, f"{out}\n", said)
 
 
-# a step is refused where it asks a node for more GPUs than that has
+# Slurm refuses a step that requests more GPUs than a node has
 @pytest.mark.parametrize(
     ("device", "least", "options"), [("cuda", "gpu:1(IDX:0)", "--gres=gpu:1"), ("cpu", "", "--gres=none")]
 )
@@ -149,7 +149,7 @@ def test_steps_ask_for_no_more_gpus_than_the_smallest_node_has(bash, device, lea
      ("mkdir -p runs/ddp-90_3; touch runs/ddp-90_3/job.sh; ", "", False)],
 )  # fmt: skip
 def test_a_requeued_task_of_an_array_that_slurm_does_not_show(bash, before, restarts, refused):
-    """Once it has begun a run, it begins no other."""
+    """If it has begun a run, it begins no other."""
     task = {"SLURM_RESTART_COUNT": restarts, "SLURM_ARRAY_JOB_ID": "90", "SLURM_ARRAY_TASK_ID": "3"}
     done = bash(f"{before}run_dir=$PWD/runs/ddp-4711; refuse_lost_task", **task)
     assert_ended(done, "scheduler-silent" * refused, "/runs/ddp-90_3/job.sh")

@@ -1,4 +1,4 @@
-"""Jobs that build the image or the environment: the clone, the scratch folder, and what takes the place of what."""
+"""Jobs that build the image or the environment: clone, scratch folder, and replacement of earlier builds."""
 
 import re
 
@@ -31,7 +31,7 @@ CLONE = "mkdir -p build src/a/b/c .git; ln -s /bin/true build/image; "
         (CHECK, "no-clone"),
         (f"{CLONE}{CHECK}", ""),
         (f"{CLONE}lib=''; {CHECK}", ""),
-    ],  # once: stat complained of the last
+    ],  # regression: stat printed an error about the last one
 )
 def test_a_clone(bash, code, slug):
     assert_ended(bash(code), slug, "build/image")

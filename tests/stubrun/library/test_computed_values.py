@@ -1,4 +1,4 @@
-"""Functions of the library that print a value of their arguments alone, and their agreement with jobgen's."""
+"""Functions of the library that compute a value only from their arguments, and their agreement with jobgen's."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The words of the container before each command: Apptainer, SingularityCE, Podman, Pyxis."""
+"""The container command line before each command: Apptainer, SingularityCE, Podman, Pyxis."""
 
 import os
 import re
@@ -13,7 +13,7 @@ SHOW = 'printf "%s\\n" "${container[@]}"'
 
 
 def use(runtime, *options, paths="", site=False):
-    """Return the lines of a script that set ``container``, for GPU options and bind paths."""
+    """Return the script lines that set ``container`` for GPU options and bind paths."""
     words = command(container_of(runtime).words([array("container_options")] * site + [*options]))
     return f"bind_paths=({paths}); set_binds; container=({words}); {command(['use_container', *options])}"
 
@@ -131,7 +131,7 @@ class TestPodman:
         assert words[-5:] == ["localhost/my:1", "sh", f"{LIB}/podman_init.sh", "python3", "x"]
         options = {"--rm", "--network=host", "--ipc=host", "--cgroups=no-conmon", "--entrypoint=", "--label=slipway="}
         options |= {f"--workdir={place}", "--device=nvidia.com/gpu=all", 'type=bind,"source=/usr","destination=/usr"'}
-        options |= {"--env=HOME"}  # every variable but those that find the host's programs
+        options |= {"--env=HOME"}  # every variable except those that locate the host's programs
         assert options <= set(words)
         assert not {"--env=PATH", "--env=LD_LIBRARY_PATH"} & set(words)
         assert len(words) == len(set(words) | {"--mount"}) + words.count("--mount") - 1  # it refuses one path twice
@@ -142,7 +142,7 @@ class TestPodman:
         out = bash(before + self.SHOW, runtime="podman", programs={"podman": 'printf "%s\\n" "$@"'}).out
         assert ("--interactive" in out.splitlines()) == interactive
 
-    # once: with no folder yet, or none any more, the containers of all of the user's jobs were removed
+    # regression: without a folder, or after its removal, the containers of all the user's jobs were removed
     @pytest.mark.parametrize(
         ("code", "removed"),
         [
@@ -188,7 +188,7 @@ def test_podman_init_passes_on_the_first_sigterm_and_no_second(bash, code, out):
         ("", ["--export=ALL", "--nodelist=n1"]),
         ("unset terminal; ", ["--export=ALL", "--nodelist=n1", "--cpu-bind=none", "--gres=none"]),
     ],
-)  # the second: in a script that is no shell
+)  # the second: in a script that is not a shell
 def test_words_of_pyxis(bash, before, head_node):
     words = command(container_of("pyxis").words(["--container-writable"]))
     show = f'set_bind_options; container=({words}); printf "%s\\n" "${{container[@]}}" "${{on_head_node[@]}}"'
@@ -223,7 +223,7 @@ def test_a_container_is_chosen_if_its_image_runs(bash, code, programs, runtime, 
         ("set -e; echo bye", "bad-entry-point"),
         ('"$@"; echo bye', "bad-entry-point"),
         ('"$@" || exit 0', "bad-entry-point"),
-        ("exit 255", ""),  # for the next step, which says what it was to do
+        ("exit 255", ""),  # for the next step, which receives its task
     ],
 )
 def test_an_entry_point_that_loses_the_exit_code_is_refused(bash, container, slug):

@@ -1,4 +1,4 @@
-"""A client that asks Dask-Jobqueue for nodes: what it asks, how steps start there, and how the nodes are returned."""
+"""A Dask-Jobqueue client: its node requests, how job steps start there, and how it returns the nodes."""
 
 import pytest
 
@@ -24,7 +24,7 @@ case $1 in
     cancel) exit "${CANCEL:-0}" ;;
 esac
 """
-"""What stands for ``python -m trainer.launch.dask``."""
+"""Stub of ``python -m trainer.launch.dask``."""
 TASK = """
 import subprocess, sys
 task = subprocess.Popen(["bash"], stdin=subprocess.PIPE, start_new_session=True)
@@ -38,7 +38,7 @@ REQUEST = "node_request() { echo '{}'; }; "
 
 @pytest.fixture
 def dask(bash, place, tmp_path):
-    """Return ``bash`` with a client, and with a run folder whose attempt has begun."""
+    """Return ``bash`` with a client and a run folder whose attempt has begun."""
     (tmp_path / "task.py").write_text(TASK)
     (place / "python").write_text(f"#!/bin/bash\n{CLIENT}")
     client = "mkdir -p venv/bin; cp python venv/bin; chmod +x venv/bin/python; "
@@ -103,7 +103,7 @@ def test_request_nodes(dask, calls, tmp_path):
     assert (tmp_path / "request.json").read_text() == "{}\n"
     said = next(line for line in calls() if " nodes " in line)
     assert said.endswith("--workers 4 --min-workers 1 --wait 9 --save 120")
-    assert calls()[-2].endswith("ended"), "the nodes are given back at the end of the script"
+    assert calls()[-2].endswith("ended"), "the nodes must be returned at the end of the script"
     assert " cancel " in calls()[-1]
 
 

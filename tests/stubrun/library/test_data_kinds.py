@@ -1,4 +1,4 @@
-"""What SLIPWAY_DATA is, by its content: a folder, a ZIP archive, a squashfs image, a tar, or another file."""
+"""The kind of SLIPWAY_DATA by content: a folder, a ZIP archive, a squashfs image, a tar, or another file."""
 
 import gzip
 import random

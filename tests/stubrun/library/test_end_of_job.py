@@ -1,4 +1,4 @@
-"""How a job ends: a stop that is asked for, the verdict and the exit code, and what is cleaned up."""
+"""End of a job: stop requests, verdict and exit code, and cleanup."""
 
 import pytest
 
@@ -67,13 +67,13 @@ def test_a_script_of_the_user_without_a_verdict_is_not_waited_for(bash):
     [
         ([], [4]),
         (["4"], []),
-        (["8"], []),  # it has started more by itself
+        (["8"], []),  # the user's script has started more
         (["1", "1", "1", "1"], [4, 4, 1, 1, 1, 1]),
         (["1"] * 12, [4, 12, *[1] * 8]),
         (["2", "a[$(touch executed)]"], [4, 1, 2]),
     ],
 )
-def test_ranks_that_are_not_connected_are_told(bash, sizes, said):
+def test_ranks_that_are_not_connected_are_reported(bash, sizes, said):
     write = 'for size; do echo "$size" >run/logs/2/world.n$((++n)).1; done; '
     code, _, err = bash(f"n=10; {write}code=0 world_size=4; check_process_groups", *sizes)
     assert (code, slugs(err), numbers(err)) == (0, ["ranks-not-connected"] * bool(said), said)

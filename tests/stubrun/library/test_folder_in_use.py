@@ -1,4 +1,4 @@
-"""A run folder is refused while another job may still train there; what the scheduler says of that job."""
+"""A run folder is refused while another job may still train there; the scheduler's answers about that job."""
 
 import time
 
@@ -12,12 +12,12 @@ UNKNOWN = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
 RUNNING = "echo JobState=RUNNING X=y"
 OVER = "echo JobState=COMPLETED X=y"
 TORN = '[ ! -e asked ] || exit 1; touch asked; echo "    job_state = R"; echo JobState=RUNNING X=y'
-"""A scheduler that grows silent."""
+"""A scheduler that stops answering."""
 WAIT = "sleep() { SECONDS=$((SECONDS + 70)); }; "
 
 
 def qstat(known):
-    """Return a stub that knows a running job if the condition holds."""
+    """Return a stub that reports a running job if the condition holds."""
     return f'if {known}; then echo "    job_state = R"; else echo "Unknown Job Id"; exit 153; fi'
 
 
@@ -27,14 +27,14 @@ def qstat(known):
         ("slurm", RUNNING, "99_1", False),
         ("slurm", OVER, "99_1", True),
         ("slurm", UNKNOWN, "99_1", True),
-        # once: a scheduler that did not answer was taken for one that does not know the job
+        # regression: no answer from the scheduler was taken for "unknown job"
         ("slurm", SILENT, "99_1", False),
         ("pbs", "echo 'qstat: cannot connect to server head (errno=15010)' >&2; exit 171", "99", False),
-        # once: asked for 99[1, without the closing bracket
+        # regression: queried as 99[1, without the closing bracket
         ("pbs", qstat('[ "$2" = "99[1]" ]'), "99_1", False),
         ("pbs", qstat('[ "$2" = 99 ]'), "99", False),
         ("pbs", qstat("false"), "99", True),
-        # in a container all scripts may have the same number: it is this one's, or that of another program
+        # in containers all scripts may have the same number: this script's, or another program's
         ("local", "", "x-$$", True),
         ("local", "", "x-1", True),
         ("local", "", "x-999999999", True),
@@ -47,7 +47,7 @@ def test_job_has_ended(bash, scheduler, said, job, over):
 
 def test_a_job_of_this_machine_whose_script_runs_is_not_over(bash):
     runs = "bash -c 'while :; do sleep 0.1; done' run/job.sh & "
-    # until then it is a fork of this shell, whose own command line holds all of this
+    # until then it is a fork of this shell, whose command line holds all of this
     runs += """until [ "$(tr '\\0' ' ' <"/proc/$!/cmdline" | head -c 9)" = "bash -c w" ]; do :; done; """
     assert bash(f"{runs}! job_has_ended x-$! || echo over; kill $!", scheduler="local").out == ""
 
@@ -69,30 +69,30 @@ LATER = "for n in 3 10; do mkdir run/logs/$n; echo slurm 10$n >run/logs/$n/job; 
         ("slurm 99", "", RUNNING, True),
         ("slurm 99", "", OVER, False),
         *[(job, "", RUNNING, False) for job in ("slurm 4711", "slurm", "")],
-        # once: only the last attempt's job was asked for
+        # regression: the query was only for the last attempt's job
         ("slurm 99", LATER, f'[ "${{!#}}" = 99 ] || {{ {OVER}; exit; }}; {RUNNING}', True),
         ("slurm 99", LATER, OVER, False),
     ],
 )
-def test_only_another_running_job_is_company(bash, place, job, later, said, refused):  # noqa: PLR0917 -- fixtures
+def test_only_another_running_job_blocks_the_run(bash, place, job, later, said, refused):  # noqa: PLR0917 -- fixtures
     done = bash(f"{JOB.format(job)}{later}refuse_concurrent_run", programs={"scontrol": said})
     assert_ended(done, "folder-in-use" if refused else "", "99", place / "run")
 
 
-# once: both had looked before either had noted itself, and both trained
+# regression: both checked before either had recorded itself, and both trained
 def test_of_two_that_begin_at_once_the_later_number_yields(bash, place):
     other = f"last_attempt() {{ {JOB.format('slurm 99')}echo 0; }}; rmdir run/logs/2; run_dir=run; open_run_folder"
     assert_dies(bash(f"log_dir=; {other}", programs={"scontrol": RUNNING}), "folder-in-use", "99", place / "run")
     assert [path.name for path in (place / "run" / "logs").iterdir()] == ["1"]
 
 
-# once: nothing said that two may train in one folder
+# regression: no warning that two may train in one folder
 def test_a_job_of_which_nothing_is_known_is_told_once(bash, place):
     silent = {"scontrol": "exit 1"}
     code, out, err = bash(f"{JOB.format('slurm 99')}log_dir=; refuse_concurrent_run", programs=silent)
     assert (code, out) == (0, "")
     assert_warning(err, "folder-in-use", 99, place / "run")
-    assert bash("refuse_concurrent_run") == (0, "", "")  # that has been said
+    assert bash("refuse_concurrent_run") == (0, "", "")  # already reported
     code = "echo n1 77 5 >run/logs/1/process; echo ended 75 >>run/logs/1/process; log_dir=; refuse_concurrent_run"
     assert bash(code) == (
         0, "", ""
@@ -109,7 +109,7 @@ def test_what_a_job_has_noted_of_itself_and_its_end(bash, place):
     assert not (place / "run" / "logs" / "3").exists()
 
 
-# once: a job of another cluster, which the scheduler does not know, counted as over
+# regression: a job of another cluster, unknown to the scheduler, counted as ended
 @pytest.mark.parametrize(
     ("job", "given", "said", "values"),  # the last: of the error, or None
     [
@@ -125,12 +125,12 @@ def test_what_a_job_has_noted_of_itself_and_its_end(bash, place):
         # its script may start the ranks again
         ("pbs 99 head", "echo stopped 9 launcher >run/verdict.1; ", "exit 1", ["ended"]),
         ("pbs 99 head", "echo >run/verdict.1; ", "exit 1", ["ended"]),
-        # once: `sbatch` of a shell that does not know its cluster took all for foreign
+        # regression: `sbatch` in a shell that does not know its cluster took all jobs for foreign
         ("slurm 99 far", "cluster=; ", f'case "$*" in *--clusters*) exit 1 ;; esac; {OVER}', None),
         # Slurm may know the other cluster
         ("slurm 99 far", "", RUNNING, ["99"]),
         ("slurm 99 far", "", UNKNOWN, None),
-        # once: one question without an answer, and the job that had just run was one of which nothing is known
+        # regression: after one query without an answer, a job that had just run counted as unknown
         ("slurm 99 far", f"touch run/logs/1/code; {WAIT}", TORN, ["99"]),
     ],
 )
@@ -140,7 +140,7 @@ def test_a_job_of_another_cluster_may_still_run_until_it_has_noted_its_end(bash,
     begin = f"{JOB.format(job)}echo elsewhere 77 5 >run/logs/1/process; log_dir=; cluster=near; "
     done = bash(f"{begin}{given}refuse_concurrent_run", programs={"scontrol": said})
     assert_ended(done, "folder-in-use" if values else "", place / "run", *(values or []))
-    assert ("/logs/1/process" in done.err) == ("ended" in (values or []))  # else nothing is to be said there: it runs
+    assert ("/logs/1/process" in done.err) == ("ended" in (values or []))  # otherwise there is no message: it runs
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_job_of_another_cluster_may_still_run_until_it_has_noted_its_end(bash,
         ('"$HOSTNAME $(process_of $$)"', "1", 0),  # this one
         ('"$HOSTNAME $(process_of $PPID)"', "1", 1),
         ('"$HOSTNAME $(process_of $PPID)"', "", 1),
-        ('"$HOSTNAME ${PPID} 1"', "1", 0),  # its number is another's by now
+        ('"$HOSTNAME ${PPID} 1"', "1", 0),  # its PID now belongs to another process
         ('"elsewhere $(process_of $PPID)"', "1", 3),
         ('"elsewhere 1 1" "ended 75"', "1", 0),
         ('"elsewhere $(process_of $PPID)"', "", 0),  # requeued onto another node
@@ -161,12 +161,12 @@ def test_attempt_has_ended_by_its_process(bash, process, interactive, code):
     assert bash(f"{begin}code=0; attempt_has_ended 1 || code=$?; echo $code") == (0, f"{code}\n", "")
 
 
-# once: the next rung of a sweep was refused while the job before it still cleaned up
+# regression: the next rung of a sweep was refused while the previous job still cleaned up
 @pytest.mark.parametrize(
     "handed_on", [r"1 99_1\n1 4711\n' >run/requeues", "0' >run/logs/1/code", "done 1' >run/verdict.1"]
 )
 class TestEndingJob:
-    """A job of the folder that has handed its run on, or has trained."""
+    """A job of the folder that has passed its run on, or has finished training."""
 
     BEGIN = JOB.format("pbs 99_1") + "printf '"
 
@@ -176,18 +176,18 @@ class TestEndingJob:
         assert bash(f"{self.BEGIN}{handed_on}; refuse_concurrent_run", scheduler="pbs", programs=said) == (0, "", "")
         assert time.monotonic() - began > 2
 
-    # once: a server that grew silent made the running job one of which nothing is known
+    # regression: a server that stopped answering made the running job unknown
     @pytest.mark.parametrize("said", ['echo "    job_state = R"', TORN], ids=["runs", "grows silent"])
-    def test_but_not_for_ever(self, bash, place, handed_on, said):
+    def test_the_wait_for_an_ending_job_is_limited(self, bash, place, handed_on, said):
         done = bash(f"{self.BEGIN}{handed_on}; {WAIT}refuse_concurrent_run", scheduler="pbs", programs={"qstat": said})
-        if "verdict" in handed_on and said == TORN:  # by which the job has noted its end
+        if "verdict" in handed_on and said == TORN:  # by which the job has recorded its end
             assert done.code == 0
         else:
             assert_dies(done, "folder-in-use", "99_1", place / "run")
 
 
 def test_a_launch_of_another_script_in_the_same_allocation(bash, place):
-    """A launch that still runs is named; this attempt's number is free again."""
+    """A launch that still runs is named; this attempt's number is released."""
     begin = f"{JOB.format('slurm 4711')}"
     begin += 'interactive=1; echo "$HOSTNAME 77 5" >run/logs/1/process; read_attempt_owner 1; '
     start = f"{begin} SLIPWAY_LAUNCH=4711.none.1.77.9 sleep 60 & left=$!; "

@@ -1,4 +1,4 @@
-"""How many ranks a job starts, and on which GPUs: the plan, and what it refuses or warns about."""
+"""Number of ranks that a job starts, and their GPUs: the plan, its refusals and warnings."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from messages import numbers, slugs
 
 
 @pytest.mark.parametrize(
-    ("given", "ranks", "idle"),  # the last: numbers of the warning
+    ("given", "ranks", "idle"),  # the last: values of the warning
     [
         ("cpus=5", "1 4 2 2", []),
         ("cpus=1 SLIPWAY_RANKS_PER_NODE=3", "1 6 3 1", []),
@@ -23,7 +23,7 @@ from messages import numbers, slugs
         ("gpus_per_node=4 SLIPWAY_DEVICES_PER_RANK=2 BACKEND=single nnodes=1", "2 1 1 8", [2, 4]),
         # stages share the cores
         ("gpus_per_node=2 SLIPWAY_DEVICES_PER_RANK=2 SLIPWAY_RANKS_PER_NODE=2 SLIPWAY_DEVICE=cpu", "2 4 2 4", []),
-        # a scheduler that knows nothing of GPUs
+        # a scheduler without GPU information
         ("gpus_per_node=0 SLIPWAY_DEVICES_PER_RANK=2 SLIPWAY_RANKS_PER_NODE=2", "2 4 2 4", []),
         # without the setting ranks may share a GPU
         ("gpus_per_node=2 SLIPWAY_RANKS_PER_NODE=4", "1 8 4 2", []),
@@ -38,7 +38,7 @@ def test_plan_ranks(bash, given, ranks, idle):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),  # idle GPUs of so many, ranks a node, GPUs that they take; ranks, nodes, ranks a node
+    ("given", "said"),  # idle GPUs, out of how many, ranks per node, GPUs that they use; ranks, nodes, ranks per node
     [
         ("nnodes=2 SLIPWAY_RANKS_PER_NODE=2", []),
         ("nnodes=2 SLIPWAY_RANKS_PER_NODE=1", [1, 2, 1, 1, 2, 1, 2]),
@@ -104,7 +104,7 @@ def test_ranks_that_have_their_gpus(bash):
         ("", "2", 2),
         ("", "2 2 2", 2),
         ("BACKEND=single; ", "2 1", 1),
-        # once: refused, though the ranks of a node need no more than the smallest number
+        # regression: refused, though the ranks of a node need no more than the smallest number
         ("SLIPWAY_RANKS_PER_NODE=1; ", "2 1", 1),
         ("SLIPWAY_RANKS_PER_NODE=4 SLIPWAY_DEVICES_PER_RANK=2 SLIPWAY_DEVICE=cpu; ", "0 2", 0),
         ("SLIPWAY_RANKS_PER_NODE=1 SLIPWAY_DEVICES_PER_RANK=2 SLIPWAY_DEVICE=auto; ", "3 2 4", 2),

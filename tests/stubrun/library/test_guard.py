@@ -1,4 +1,4 @@
-"""The guard of a job of Slurm, a step on another node: it requeues the job when the first node is dead."""
+"""The guard of a Slurm job, a job step on another node: it requeues the job if the first node is dead."""
 
 import re
 
@@ -62,7 +62,7 @@ def test_a_guard_does_nothing_to_a_job_that_has_ended(bash, before, state):
 
 @pytest.mark.parametrize(("accepted", "acts"), [(True, ["requeue"]), (False, ["requeue", "scancel"])])
 def test_a_guard_acts_once(bash, accepted, acts):
-    """It has to ask four times: Slurm is silent, the job is suspended, is resized, runs."""
+    """It must query Slurm four times: Slurm is silent, the job is suspended, is resized, runs."""
     scontrol = f"""
     if [ "$1" = requeue ]; then echo requeue >>acts; exit {int(not accepted)}; fi
     echo asked >>asked
@@ -79,11 +79,11 @@ def test_a_guard_acts_once(bash, accepted, acts):
     assert (out[0], out[-len(acts) - 1 :]) == ("0", [*acts, "1 4711"])
 
 
-# once: a first node that is slow, or a requeue that the controller does not confirm in time, ended the job
+# regression: a slow first node, or a requeue that the controller did not confirm in time, ended the job
 @pytest.mark.parametrize(
     ("state", "acts", "asked"),
     [
-        # the first time it answers, asked twice; then it does not, and two requests are not confirmed
+        # first it answers the second query; then it does not answer, and two requests are not confirmed
         ("ALLOCATED", ["requeue", "requeue", "1 4711"], "6"),
         ("DOWN*", ["requeue", "requeue", "1 4711"], "3"),
     ],

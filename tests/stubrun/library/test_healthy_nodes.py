@@ -1,4 +1,4 @@
-"""Which nodes of a job still answer, before an attempt is started again; which the scheduler knows to be down."""
+"""Nodes of a job that still answer before a new attempt, and nodes that the scheduler reports as down."""
 
 import shlex
 
@@ -8,7 +8,7 @@ from bash_library import SRUN
 from messages import slugs
 
 
-# once: "no process can be started on this node", for which administrators drain nodes
+# regression: "no process can be started on this node", for which administrators drain nodes
 def test_a_full_disk_says_nothing_of_nodes(bash):
     full = "mkdir run/logs/2/answers; "  # so that nothing can be written
     code, out, err = bash(f"{full}launcher=srun allocation=(n1 n2); find_healthy_nodes || echo no")
@@ -50,11 +50,11 @@ def test_nothing_is_known_if_this_node_itself_does_not_answer(bash, before, laun
     assert bash(before + code, programs=LAUNCHERS).out.replace("DOWN*", "").splitlines() == found
 
 
-# once: Slurm's answer had no longer limit the second time, and a node that is down was called silent
+# regression: the second query had no longer time limit, and a node that is down was called silent
 @pytest.mark.parametrize(
     ("before", "node", "out"),
     [
-        # the second time it has three times as long; not if the scheduler says that it is down
+        # the second time it has three times as long, unless the scheduler reports it as down
         ("SLIPWAY_PROBE_SECONDS=0.3; ", "echo >>asked; sleep 0.5", "n1 n2 /  / 2"),
         (f"SLIPWAY_PROBE_SECONDS=0.3; {DOWN}", "echo >>asked; sleep 0.5", "n1 / n2 / 1"),
         ("SLIPWAY_PROBE_SECONDS=0.5; ", "echo >>asked; exit 1", "n1 / n2 / 2"),
@@ -68,7 +68,7 @@ def test_a_node_is_asked_twice(bash, before, node, out):
     assert bash(f"{before}find_healthy_nodes; {show}", programs=programs) == (0, f"{out}\n", "")
 
 
-# once: nodes that had not answered when the time limit came were lost
+# regression: nodes that had not answered by the time limit counted as lost
 def test_a_signal_meanwhile_says_nothing_of_nodes(bash):
     srun = {"srun": f'[[ "$*" != *n2* ]] || {{ kill -USR1 "$SCRIPT"; sleep 0.5; }}; {SRUN}'}
     code = f"export SCRIPT=$$ SLURM_JOB_ID=7; terminate_leftover_ranks() {{ :; }}; {DOWN}plan_restart || echo no; "

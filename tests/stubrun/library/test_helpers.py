@@ -24,7 +24,7 @@ def test_a_helper_needs_nothing_but_python(name):
 class TestFreePort:
     @pytest.fixture
     def port(self, tmp_path):
-        """Return a function that looks for a port, and returns the exit code, the port and what was said."""
+        """Return a function that runs the port search, and returns exit code, port and messages."""
         answer = tmp_path / "answer"
 
         def port(first):
@@ -42,10 +42,10 @@ class TestFreePort:
         first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
         code, found, err = port(last - 10)
         assert (code, found > last) == (0, True)
-        code, found, err = port(first)  # where all are, one of those is better than none
+        code, found, err = port(first)  # if all ports are ephemeral, one of those is better than none
         assert (code, found >= first, err) == (0, True, "")
 
-    def test_none_is_told(self, port):
+    def test_no_free_port_is_an_error(self, port):
         code, found, err = port(65536)
         assert (code, found, len(err.splitlines())) == (1, None, 1)
 
@@ -60,7 +60,7 @@ INTERFACES = {
     "10.3.0.1": "veth1",
     "fd00::1": "eth0",
 }
-"""eth0 is hardware, br0 a bridge with it, the others lead to virtual machines or containers."""
+"""eth0 is hardware, br0 a bridge on it; the others lead to virtual machines or containers."""
 
 
 class TestHeadAddress:
@@ -86,10 +86,10 @@ class TestHeadAddress:
         [
             ("fe80::1%eth0 169.254.3.4 192.168.122.1 172.17.0.1 10.0.0.1", "10.0.0.1"),
             ("10.88.0.1 10.1.0.1", "10.1.0.1"),
-            ("10.2.0.1 10.0.0.1", "10.2.0.1"),  # in the order of the resolver
+            ("10.2.0.1 10.0.0.1", "10.2.0.1"),  # in the resolver's order
             ("10.3.0.1 10.0.0.1", "10.0.0.1"),
-            ("127.0.1.1 10.3.0.1", "10.3.0.1"),  # all that a node has that is a container itself
-            ("192.168.122.7 10.0.0.1", "192.168.122.7"),  # not by the number: this is of no bridge here
+            ("127.0.1.1 10.3.0.1", "10.3.0.1"),  # all that a node has that is itself a container
+            ("192.168.122.7 10.0.0.1", "192.168.122.7"),  # not by the number: no bridge here has this address
             ("fd00::1", "fd00::1"),
             ("fe80::1%eth0 169.254.3.4", ""),
             ("192.168.122.1 172.17.0.1 10.88.0.1", ""),
@@ -114,14 +114,14 @@ class TestHeadAddress:
 
     def try_head(self, meeting):
         words = (sys.executable, str(LIB / "try_head.py"), "echo", "a b")
-        done = run(*words, MASTER_ADDR="127.0.0.1", TRAINER_MEETING=meeting)
+        done = run(*words, MASTER_ADDR="127.0.0.1", TRAINER_PROBE_ADDRESS=meeting)
         return done.returncode, done.stdout, done.stderr
 
     def test_nodes_try_it(self, head):
         process, answer = head
         address, port = answered(answer)[1:]
         assert address == "127.0.0.1"
-        with socket.create_connection((address, int(port))):  # one that says nothing does not stop others
+        with socket.create_connection((address, int(port))):  # one that does not answer does not stop others
             assert self.try_head(f"{port} token") == (0, "a b\n", "")
         code, out, err = self.try_head(f"{port} other")
         assert (code, out) == (78, "")

@@ -1,4 +1,4 @@
-"""The server on the head node where Horovod's ranks meet: horovod_server.py."""
+"""Rendezvous server of Horovod's ranks on the first node: horovod_server.py."""
 
 import signal
 import socket
@@ -35,7 +35,7 @@ class TestHorovodServer:
         server.stdout.close()
         assert server.wait(300) == 0
 
-    # once: the system reset connections of some of the ranks, which Horovod answers by an abort
+    # regression: the system reset some ranks' connections, and Horovod aborts after that
     def test_it_keeps_the_connections_of_many_ranks_waiting(self, server, tmp_path):
         port = self.port(server, tmp_path)
         server.send_signal(signal.SIGSTOP)

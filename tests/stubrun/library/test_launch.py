@@ -1,4 +1,4 @@
-"""The launch of the ranks: its exit code, its messages, a port that was taken, signals and full disks."""
+"""Launch of the ranks: its exit code, messages, a port in use, signals and full disks."""
 
 import random
 import re
@@ -25,7 +25,7 @@ def test_run_step(bash):
 
 
 def test_the_exit_code_is_the_step_s_whatever_signals_arrive(bash):
-    """A hundred tries of a step that ends while signals arrive: Bash 5.2 lost 50 of 300 exit codes so."""
+    """A hundred tries of a step that ends while signals arrive: Bash 5.2 lost 50 of 300 exit codes this way."""
     run = """
     script=$$
     step() { sleep 0.0$((RANDOM % 3)); exit 7; }
@@ -43,7 +43,7 @@ def test_the_exit_code_is_the_step_s_whatever_signals_arrive(bash):
 
 
 class TestFullDisk:
-    """Once: 1 without a slug, and 1 in place of the 0 of a user's script."""
+    """Regression: exit code 1 without a slug, and 1 instead of the 0 of a user's script."""
 
     FULL = "trap '' XFSZ; ulimit -f 0; "
 
@@ -55,7 +55,7 @@ class TestFullDisk:
         [
             ("step() { :; }", 0),
             ("step() { return 7; }", 7),
-            ("step() { :; }; time_limit_came=1", 1),  # which may have lost it
+            ("step() { :; }; time_limit_came=1", 1),  # which may have lost the verdict
             ("step() { record_pid; }", 78),
         ],
     )
@@ -70,7 +70,7 @@ def test_messages_of_ranks_are_shown_while_they_run(bash):
 
 
 def test_keep_ends_sh(place):
-    """It holds the first and the last megabytes, also while they come, and delays nothing."""
+    """It keeps the first and last megabytes, also while it runs, and delays nothing."""
     file = place / "log"
     lines = random.Random(0).randbytes(25_000_000)
     with subprocess.Popen(["sh", LIB / "keep_ends.sh", file], stdin=subprocess.PIPE) as copier:
@@ -79,7 +79,7 @@ def test_keep_ends_sh(place):
         wait_until(lambda: file.exists() and file.read_bytes() == b"no line")
         copier.stdin.write(lines)
         copier.stdin.flush()
-        assert sum(path.stat().st_size for path in place.iterdir()) < 30_000_000, "with the file that is being made"
+        assert sum(path.stat().st_size for path in place.iterdir()) < 30_000_000, "including the unfinished file"
         wait_until(lambda: file.read_bytes().endswith(lines[-100:]))
         assert file.stat().st_size < 20_100_000
     said, kept = b"no line" + lines, file.read_bytes()
@@ -93,7 +93,7 @@ def test_keep_ends_sh_continues_to_read_if_it_cannot_write(place):
     assert done.returncode == 0
 
 
-# once: after one failed write nothing was kept any more, also where the disk had room again
+# regression: after one failed write it kept nothing, even when the disk had space again
 def test_keep_ends_sh_writes_again_as_soon_as_it_can(place):
     file = place / "later" / "log"
     command = ["sh", LIB / "keep_ends.sh", file]
@@ -117,7 +117,7 @@ def test_keep_ends_sh_writes_again_as_soon_as_it_can(place):
 
 
 def test_copy_stderr_is_left_to_a_process_that_outlives_the_launch(bash, place):
-    """What such a process says later is kept, and what others take for the script's life is closed."""
+    """The library keeps its later output, and closes what others take for the script's sign of life."""
     run = "exec {watcher}> >(cat >/dev/null; echo >over); reader=$!; "
     run += "step() { { until [ -e over ]; do sleep 0.1; done; echo two >&2; } & echo one >&2; }; "
     run += "launch_once step >/dev/null 2>&1; cat run/logs/2/stderr.log; exec {watcher}>&-; wait_for_process $reader"
@@ -144,7 +144,7 @@ LIVES = (
         ('copy_stderr said <<<"one" 2>&1; cat said', "one\none\n"),
         (LIVES, ""),
         (COUNT, "1 1 1 1 80\n"),
-        # once: 31 s, and SIGKILL comes 30 s after the SIGTERM of scancel
+        # regression: 31 s, and SIGKILL comes 30 s after the SIGTERM of scancel
         (f"cancelled=1; {COUNT}", "0.02 1 1 1 53\n"),
         (f"time_limit_came=1; {COUNT}", "0.02 1 1 1 53\n"),
     ],
@@ -153,7 +153,7 @@ def test_the_copy_is_waited_for(bash, code, out):
     assert bash(code)[:2] == (0, out)
 
 
-# once: these two held open what is to end with the script, and guard.sh took it for alive
+# regression: these two held open what must end with the script, and guard.sh considered it alive
 @pytest.mark.parametrize("call", ["launch_once step", "start_server 9 x.py"])
 def test_nothing_that_outlives_the_script_holds_its_sign_of_life(bash, place, call):
     look = "for _ in {1..80}; do [ ! -e over ] || exec touch seen; sleep 0.05; done"
@@ -163,7 +163,7 @@ def test_nothing_that_outlives_the_script_holds_its_sign_of_life(bash, place, ca
     wait_until((place / "seen").exists)
 
 
-# once: the first launch's copy went on into the second one's file
+# regression: the first launch's copy continued into the second launch's file
 def test_messages_of_a_launch_whose_port_was_taken_are_not_those_of_the_next_one(bash):
     first = 'echo "port: 1, x: EADDRINUSE" >&2; { until [ -e go ]; do sleep 0.05; done; echo old >&2; } & exit 1'
     run = "wait_for_stderr_copy() { sleep 0.2; }; MASTER_PORT=1 BACKEND=ddp port_is_given=''; "

@@ -1,4 +1,4 @@
-"""How srun, mpirun, ssh and this machine start a step on every node, or on one; and what they refuse."""
+"""How srun, mpirun, ssh and this machine start a job step on every node, or on one; and refusals."""
 
 import os
 import re
@@ -64,7 +64,7 @@ def test_mpirun_that_is_missing(bash):
     assert_dies(bash("PATH=/nowhere; mpirun_options=(--hostfile f); set_mpirun"), "no-mpi", "mpirun")
 
 
-# once: HOSTNAME and TMPDIR of the first node went to all
+# regression: HOSTNAME and TMPDIR of the first node reached all nodes
 @pytest.mark.parametrize(("scratch", "forwarded"), [("/local/x", True), ("/local/y", False)])
 @pytest.mark.parametrize(
     ("call", "line"),
@@ -115,11 +115,11 @@ OUTPUT_OF_LAUNCHERS = (
     ("my torchrun: error: x", False),
     ("", False),
 )
-"""What launchers print, and whether by that they refuse their arguments."""
+"""Output of launchers, and whether it means that they refuse their arguments."""
 
 
 @pytest.mark.parametrize(("said", "refused"), OUTPUT_OF_LAUNCHERS)
-def test_whether_a_launcher_refuses_what_it_was_told(bash, said, refused):
+def test_refused_launcher_arguments_are_recognized(bash, said, refused):
     show = "record_launcher_refusal; cat run/logs/2/cause 2>/dev/null || echo none"
     cause = bash(f"printf '%s\\n' \"$1\" >run/logs/2/stderr.log; {show}", said).out
     assert cause.startswith("78 launch-refused: ") if refused else cause == "none\n"
@@ -184,7 +184,7 @@ def test_srun_starts_nodes_one_by_one(bash, call, lines):
 
 
 SLOW = "trap 'echo $1 >>ended; exit {}' TERM; for i in {{1..6000}}; do sleep 0.1; done; }}; nodes=(a b c); "
-"""The end of a function for a node that works for ten minutes, and notes when it is ended."""
+"""End of a function for a node that works for ten minutes, and records when it is ended."""
 FAILING = f'at() {{ [ "$1" != 2 ] || {{ sleep 0.5; exit "$2"; }}; {SLOW.format(5)}'
 APART = 'at() { [ "$1" != 1 ] || exit 3; sleep 1; echo "$1" >>ended; }; nodes=(a b c); '
 

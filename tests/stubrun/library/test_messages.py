@@ -1,4 +1,4 @@
-"""What a script says on standard error, and how an error ends it; its version; old versions of Bash."""
+"""Messages of a script on standard error, and how an error ends it; its version; old versions of Bash."""
 
 import re
 import shutil
@@ -15,7 +15,10 @@ from messages import slugs
     [
         ("log 'a  b' c", (0, "", "x.job: a  b c\n")),
         ("error no-gpu x && echo 7", (0, "7\n", "x.job: error[no-gpu]: x\n")),
-        ('warn node-lost y z; echo "$last_note"', (0, "warning[node-lost]: y z\n", "x.job: warning[node-lost]: y z\n")),
+        (
+            'warn node-lost y z; echo "$last_message"',
+            (0, "warning[node-lost]: y z\n", "x.job: warning[node-lost]: y z\n"),
+        ),
         ("die no-gpu x  'y  z'; echo no", (78, "", "x.job: error[no-gpu]: x y  z\n")),
         ("die stopped-early x", (75, "", "x.job: error[stopped-early]: x\n")),
         ("abort_before_launch stopped-early 'a b'", (75, "", "x.job: error[stopped-early]: a b\n")),

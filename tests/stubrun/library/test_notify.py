@@ -1,4 +1,4 @@
-"""What a job says of its times and of its end: goodput.jsonl, and the program that SLIPWAY_NOTIFY names."""
+"""Records of a job's times and end: goodput.jsonl, and the program in SLIPWAY_NOTIFY."""
 
 import json
 
@@ -38,7 +38,7 @@ def test_the_program_is_told_of_the_end(bash, place):
     assert (event, run, end, numbers(message), message.split()[-1]) == ("end", f"{place}/run", "", [3], "hello")
 
 
-# once: TMPDIR was the folder that is removed before the end is told
+# regression: TMPDIR was the folder that the job removes before it reports its end
 @pytest.mark.parametrize(("folder", "found"), [("gone", "none"), ("disk", "{}/disk")])
 def test_the_program_has_a_folder_for_temporary_files(bash, place, folder, found):
     out = bash(f"export TMPDIR=$PWD/{folder}; {TELL}", 'echo "${TMPDIR-none}" && rm "$(mktemp)"').out

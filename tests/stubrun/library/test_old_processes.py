@@ -1,4 +1,4 @@
-"""What earlier launches of a run have left is ended before the next one: steps, ranks, and a launcher that hangs."""
+"""Leftovers of earlier launches end before the next launch: job steps, ranks, and a launcher that hangs."""
 
 import shlex
 
@@ -63,7 +63,7 @@ def test_terminate_leftover_ranks(bash, stub, call):
     ("before", "ended"), [("pbs $job_id", True), ("pbs ${job_id}0", False), ("slurm $job_id", False)]
 )
 def test_terminate_earlier_ranks(bash, stub, before, ended):
-    """Of this very job and run alone; and of no job whose number begins with its number."""
+    """Only those of this job and run; not those of a job whose number begins with its number."""
     stub("mpirun", MPIRUN)
     code = f"""
     source '{LIB}/mpirun.bash'

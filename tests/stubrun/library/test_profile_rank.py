@@ -1,4 +1,4 @@
-"""jobscripts/lib/profile_rank.py, with a stand-in of nsys, which starts its program as a child as nsys does."""
+"""jobscripts/lib/profile_rank.py, with a stub of nsys that starts its program as a child, as nsys does."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ exit $code
 
 @pytest.fixture
 def profiled(tmp_path):
-    """Return a function that runs Python words as a rank; it returns the exit code, what was said and what is left."""
+    """Return a function that runs Python words as a rank and returns exit code, messages and remaining files."""
     (tmp_path / "bin").mkdir()
     nsys = tmp_path / "bin" / "nsys"
     nsys.write_text(NSYS)

@@ -1,4 +1,4 @@
-"""Where processes find Python without a container: a virtual environment, conda, modules, one made on each node."""
+"""Where processes find Python without a container: a virtual environment, conda, modules, or one made on each node."""
 
 import pytest
 
@@ -92,7 +92,7 @@ class TestActivationOfConda:
     SHOW = 'activate_conda; echo "${CONDA_PREFIX-none} ${PROJ_DATA-none} ${image##*/}"; [[ $- == *e*u* ]]'
 
     def test_it_exports_what_the_scripts_set(self, bash, place):
-        assert bash(self.SHOW)[:2] == (0, "none none i.sif\n")  # it is no prefix of conda's
+        assert bash(self.SHOW)[:2] == (0, "none none i.sif\n")  # it is not a conda prefix
         activated = f"{place}/venv {place}/venv/a b i.sif\n"
         assert bash(f"mkdir venv/conda-meta; {self.SHOW}") == (0, activated, "said\n")
 

@@ -1,4 +1,4 @@
-"""What a rank finds in its environment, the program that it runs, and what is checked before the launch."""
+"""A rank's environment, the program that it runs, and the checks before the launch."""
 
 import re
 
@@ -25,13 +25,13 @@ def test_export_rank_environment(bash):
 
 
 def test_export_job_environment(bash):
-    """A shell gets no plan of ranks, by which a torchrun that is started in it would be refused."""
+    """A shell gets no plan of ranks: a torchrun started in it would be refused because of it."""
     env = environment(bash, "scratch=/s; export_job_environment")
     assert (COMMON | {"TMPDIR": "/s"}).items() <= env.items()
     assert [name for name in env if name.startswith("TRAINER_") or name == "RUN_DIR"] == []
 
 
-# once: a folder of the submission, or of the first node's prolog, was exported to ranks that do not see it
+# regression: a folder of the submission, or of the first node's prolog, was exported to ranks that lack it
 @pytest.mark.parametrize("folder", ["/gone", "$PWD/disk", "/a,b:c"])
 def test_temporary_files_go_to_the_folder_that_each_node_has(bash, folder):
     code, out, err = bash(f"export TMPDIR={folder}; scratch=/s; export_job_environment; sh -c 'echo \"$TMPDIR\"'")
@@ -46,7 +46,7 @@ BOUND = (
 @pytest.mark.parametrize(
     ("code", "out"),
     [
-        # ranks that are bound to their GPUS
+        # ranks that are bound to their GPUs
         *[
             (
                 f"BACKEND={backend} {BOUND}",
@@ -54,7 +54,7 @@ BOUND = (
             )
             for backend, bound in (("ddp", "none"), ("horovod", "2"))
         ],
-        # a script of the user is adapted, or not
+        # a user script with or without an adapter
         *[
             (f"SLIPWAY_ADAPT={adapt} SLIPWAY_SCRIPT=mine.py; choose_program; echo ${{PYTHONPATH-none}}", path)
             for adapt, path in ((0, "none"), (1, str(LIB)))
@@ -169,7 +169,10 @@ class TestPreflight:
         [
             (RUN, "-m trainer.launch.preflight c.toml --x "),
             (
-                f"TRAINER_MEETING='1 x' head_is_tried=1; {RUN}; echo ${{TRAINER_MEETING-none}}$head_is_tried",
+                (
+                    f"TRAINER_PROBE_ADDRESS='1 x' first_node_is_probed=1; {RUN}; "
+                    "echo ${TRAINER_PROBE_ADDRESS-none}$first_node_is_probed"
+                ),
                 f"{LIB}/try_head.py python3 -m trainer.launch.preflight c.toml --x none\n",
             ),
         ],

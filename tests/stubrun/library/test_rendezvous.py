@@ -1,4 +1,4 @@
-"""Where the ranks of a job meet: the address and port of the head node, and Horovod's server."""
+"""Rendezvous of a job's ranks: address and port on the first node, and Horovod's server."""
 
 import re
 
@@ -8,13 +8,14 @@ from bash_library import ADDRESS_ANSWER, ANSWER, assert_dies
 from messages import assert_error, slugs
 
 SERVER = "; echo; exec sleep 600 >/dev/null 2>&1"
-"""A helper that has answered, and serves until it is ended."""
+"""A helper that has answered, and runs until it is ended."""
 
 
 ADDRESSES = "echo '10.0.0.1 STREAM n1'; echo '10.0.0.1 DGRAM'; echo 10.0.0.2 STREAM"
 LOOPBACK = "echo '127.0.1.1 STREAM n1'"
 CHOSEN = f'{ADDRESS_ANSWER}answer "$2" address "$7" "$4"{SERVER}'
-SHOW = """choose_rendezvous >/dev/null; stop_server; echo "$MASTER_ADDR ${TRAINER_MEETING-none}"; cat "$HOME/asked" """
+SHOW = """choose_rendezvous >/dev/null; stop_server; echo "$MASTER_ADDR ${TRAINER_PROBE_ADDRESS-none}"
+cat "$HOME/asked" """
 
 
 @pytest.mark.parametrize(
@@ -23,10 +24,10 @@ SHOW = """choose_rendezvous >/dev/null; stop_server; echo "$MASTER_ADDR ${TRAINE
         (SHOW, ADDRESSES, {}, "10.0.0.1 24711 T\nT 24711 2000  10.0.0.1 10.0.0.2\n"),
         (SHOW, ADDRESSES, {"MASTER_PORT": "1024"}, "10.0.0.1 1024 T\nT 1024 1  10.0.0.1 10.0.0.2\n"),
         (SHOW, ADDRESSES, {"MASTER_ADDR": "head-ib0"}, "head-ib0 24711 T\nT 24711 2000 head-ib0 head-ib0\n"),
-        # on one node none is asked
+        # one node needs none
         (f"nnodes=1; {SHOW}", ADDRESSES, {}, "10.0.0.1 none\n"),
         (f"nnodes=1; {SHOW}", LOOPBACK, {}, "127.0.1.1 none\n"),
-        # a restart looks for it again
+        # a restart searches again
         ("given_address=10.0.0.8; find_master_address; echo $MASTER_ADDR", ADDRESSES, {}, "10.0.0.8\n"),
         ("restarts=1; fail_without_master why || echo on", ADDRESSES, {}, "on\n"),
     ],
@@ -112,7 +113,7 @@ def test_choose_port_refuses_what_is_no_port(said, bash, stub, tmp_path):
 
 class TestHorovodServer:
     START = "MASTER_ADDR=x; start_horovod_server >/dev/null; stop_server; "
-    OPEN = "BACKEND=horovod rendezvous=1 master_is_found=1 MASTER_ADDR=10.0.0.1; open_rendezvous >/dev/null; "
+    OPEN = "BACKEND=horovod rendezvous=1 master_address_is_found=1 MASTER_ADDR=10.0.0.1; open_rendezvous >/dev/null; "
     ANSWERS = f'{ANSWER}answer "$2" 5555{SERVER}'
     PRINTS = "printf '\n== CUDA ==\n4\n'; head --bytes=100000 /dev/zero | tr '\\0' 4; "  # a pipe holds 64 KiB
     PORT = "$HOROVOD_GLOO_RENDEZVOUS_PORT"

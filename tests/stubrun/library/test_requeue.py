@@ -1,4 +1,4 @@
-"""How a run is continued in another job: by a requeue or a chain, as often as allowed, in the first environment."""
+"""Continuing a run in another job: by a requeue or a chain, up to the limit, in the first environment."""
 
 import pytest
 
@@ -11,7 +11,7 @@ AGAIN = 'resubmit() { next_job=4712; }; continue_run chain 9; echo "still here"'
     ("code", "ended", "requeues", "said"),
     [
         (AGAIN, (75, ""), "1 4711\n1 4712\n", ["requeued"]),
-        # as often as allowed
+        # up to the limit
         (f"echo 3 4711 >run/requeues; {AGAIN}", (0, "still here\n"), "3 4711\n", ["no-requeue"]),
         ("resubmit() { return 1; }; continue_run chain 9; echo on", (0, "on\n"), "1 4711\n",
          ["requeued", "no-requeue"]),

@@ -1,4 +1,4 @@
-"""Whether another attempt follows one that has died, and on which nodes; test_restarts.py has whole jobs."""
+"""Whether another attempt follows a failed one, and on which nodes; test_restarts.py has whole jobs."""
 
 import pytest
 
@@ -94,7 +94,7 @@ def test_parts_of_a_restart(bash, code, out):
         *[(None, given, False) for given in ("code=0 SLIPWAY_SCRIPT=x", "code=2 SLIPWAY_SCRIPT=x", "code=78")],
         (None, "code=1 cancelled=1", False),
         ("stopped 7 launcher", "code=1", True),
-        # once: mpirun was killed, its daemons stopped the ranks, and the job ended as if a user had
+        # regression: mpirun was killed, its daemons stopped the ranks, and the job ended as if a user had stopped it
         ("stopped 7 signal", "code=137", True),
         ("stopped 7 signal", "code=1", False),
         ("stopped 7 signal", "code=137 cancelled=1", False),

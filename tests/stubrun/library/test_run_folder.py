@@ -1,4 +1,4 @@
-"""The run folder of a job: its attempts by number, what a job keeps there, and its modes."""
+"""The run folder of a job: numbered attempts, files that a job keeps there, and its modes."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from stubs import ROOT
     [
         ([], [], 0),
         (["1", "9", "10", "08", "x", "-3", "12 3", "a[$(id)]"], ["logs/99"], 10),
-        # version 0.1 of the trainer, started by hand, left a verdict and no folder in logs
+        # version 0.1 of the trainer, started manually, left a verdict and no folder in logs
         ([], ["verdict.3", "verdict.x", ".verdict.9.7", "verdict.08"], 3),
     ],
 )
@@ -66,7 +66,7 @@ def test_a_run_folder_that_cannot_be_made_is_named(bash, run_dir, named, lines):
     assert_dies(refused, "cannot-write", *named, lines=lines)
 
 
-# once: with group_readable the folder above it was made under its umask
+# regression: with group_readable the folder above it was made under its umask
 @pytest.mark.parametrize(("call", "mode"), [("open_run_folder", "700"), ("open_run_folder 750", "750")])
 def test_only_the_run_folder_itself_is_private(bash, call, mode):
     code = f"umask 022; run_dir=new/a; {call}; stat --format=%a new new/a"
@@ -137,7 +137,7 @@ def test_an_output_folder_that_cannot_be_made(bash, place):
     assert_dies(refused, "cannot-write", f"{place}/disk/x/runs", "SLIPWAY_OUTPUT", lines=2)
 
 
-# once: SLIPWAY_RUN_DIR=$HOME removed ~/lib, and wrote over ~/input.toml
+# regression: SLIPWAY_RUN_DIR=$HOME removed ~/lib and overwrote ~/input.toml
 def test_a_folder_of_other_files_is_refused(bash, place):
     assert bash("refuse_foreign_folder") == (0, "", "")
     refused = bash("mkdir run/mine; refuse_foreign_folder")
@@ -163,8 +163,8 @@ def test_a_folder_with_the_mark_of_a_run_may_hold_other_files(bash, mark, text):
     "code",
     [
         "mkfifo run/lock; ! first_line_has run/lock a; ! first_line_has run/lib a; ! first_line_has run/gone a",
-        "mkfifo run/lock; ! holds_run",  # nothing waits for a FIFO
-        """echo '{"started": "x", "host": "y", "world_size": 2}' >run/run.json; holds_run""",
+        "mkfifo run/lock; ! is_run_folder",  # nothing waits for a FIFO
+        """echo '{"started": "x", "host": "y", "world_size": 2}' >run/run.json; is_run_folder""",
         "echo '\"host\": 3' >run/run.json; first_line_has run/run.json host",
         "is_foreign_file run/lib; ! is_saved_library run/lib",
         ("touch run/lib/.slipway-library; ! is_foreign_file run/lib; is_saved_library run/lib; "
@@ -220,7 +220,7 @@ def test_of_several_sessions_the_last_one_counts(bash, place, states, said):
         path.parent.mkdir(parents=True)
         path.write_text(json.dumps({"attempt": 2, "state": state}))
         os.utime(path, (number, number))
-    (place / "run" / "sessions").write_text("fold1\nfold0\n")  # the order of an earlier attempt
+    (place / "run" / "sessions").write_text("fold1\nfold0\n")  # the request of an earlier attempt
     ask = "run_has_session && ! attempt_has_open_session || echo begun"
     assert bash(ask).out == said
     assert bash(f"attempt=1; {ask}").out == ""

@@ -1,4 +1,4 @@
-"""The job's folder on the local disk of every node: how it is made, staged into, and removed."""
+"""The job's folder on each node's local disk: creation, staging and removal."""
 
 import os
 import re
@@ -44,7 +44,7 @@ def test_make_folder_on_each_node_takes_no_folder_of_others(bash, there):
     assert (done.code != 0, messages(done.err)) == (True, [])
 
 
-# once: another user put a folder of the same name in its place
+# regression: another user put a folder of the same name in its place
 @pytest.mark.parametrize(
     ("mode", "trust", "made"),
     [
@@ -64,14 +64,14 @@ def test_it_is_made_only_if_others_cannot_exchange_it(bash, open_folder, mode, t
 
 
 def test_folders_that_cannot_be_written_are_removed(bash):
-    # root may remove anything, unless it gives that up
+    # root may remove anything unless it drops that capability
     mortal = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.getuid() == 0 else []
     code = "mkdir -p disk/x/a/b disk/y; touch disk/x/a/b/c; chmod 0 disk/x/a/b; chmod 500 disk/x/a disk/x; "
     code += '! srun rm -rf disk/x 2>/dev/null; remove_on_each_node 9 "$PWD/disk/x" "$PWD/disk/y"; ls -A disk'
     assert bash(code, programs={"srun": SRUN.replace("exec", f"exec {' '.join(mortal)}")}) == (0, "", "")
 
 
-# once: the step waited for the GPUs that a rank held which could not be killed
+# regression: the step waited for the GPUs of a rank that could not be killed
 @pytest.mark.parametrize(
     ("code", "scheduler", "out"),
     [
@@ -108,10 +108,10 @@ LEFT = """left() {
     echo "${3-$PWD/$folder}" >run/logs/$1/scratch
 }
 """
-"""left NUMBER JOB [PATH]: what an attempt of that number has left."""
+"""left NUMBER JOB [PATH]: write what an attempt of that number leaves."""
 
 
-# once: a controller that is silent was asked for each of them, 80 s long, while the job held its nodes
+# regression: a silent controller was queried for each of them, for 80 s, while the job held its nodes
 @pytest.mark.parametrize(
     ("left", "said", "stays", "asked"),
     [
@@ -168,7 +168,7 @@ class TestLocalEnvironment:
             ("venv=here; build_local_venv; echo $venv", "", []),
             (f"{LOCAL}build_local_venv", "no-clone", ["build/setup"]),
             (f"{SETUP.format('exit 1', 755)}{LOCAL}build_local_venv", "build-failed", []),
-            # once: the builds refused what others could write, and a job ran it
+            # regression: the builds refused what others could write, and a job ran it
             (f"{SETUP.format('exit 1', 777)}{LOCAL}build_local_venv", "writable-by-others", ["build/setup"]),
         ],
     )

@@ -1,4 +1,4 @@
-"""Who removes the scratch folder of a job that Slurm ends: a step on each node, which waits for its end."""
+"""Removal of the scratch folder of a job that Slurm ends: a job step on each node waits for the job's end."""
 
 import re
 
@@ -31,7 +31,7 @@ def test_nothing_is_watched_without_a_record_or_another_node(bash, given, schedu
     assert bash(code, scheduler=scheduler, SLURMD_NODENAME="n1", programs=srun).out == "none\n"
 
 
-# once: inside salloc the step outlived the script
+# regression: inside salloc the step outlived the script
 @pytest.mark.parametrize("interactive", ["1", ""])
 def test_inside_salloc_nothing_watches_the_folder_of_a_script_that_has_ended(bash, interactive):
     srun = {"srun": '[[ "$*" == *watch_scratch.sh* ]] || exit 1; exec sleep 53'}
@@ -44,7 +44,7 @@ def test_inside_salloc_nothing_watches_the_folder_of_a_script_that_has_ended(bas
 
 
 def test_the_folder_is_removed_after_the_end_of_job_and_ranks(bash):
-    """It removes the folder once it got SIGTERM, the script says that the job has ended, and no rank lives."""
+    """It removes the folder after SIGTERM, once the script reports the end of the job and no rank lives."""
     code = """
     mkdir -p x/a; echo x >record
     SLIPWAY_LAUNCH=4711.1.2.3 sleep 59 & rank=$!
@@ -59,7 +59,7 @@ def test_the_folder_is_removed_after_the_end_of_job_and_ranks(bash):
     assert bash(code)[:2] == (0, "a\na\ndisk\nrecord\nrun\n")
 
 
-# once: the folder of a job was kept for a job that one of its ranks had submitted
+# regression: the folder was kept because of a job that one of its ranks had submitted
 @pytest.mark.parametrize("variable", ["SLURM_JOB_ID", "PBS_JOBID"])
 def test_a_job_that_a_rank_submitted_is_none_of_its_ranks(bash, place, variable):
     (place / "x").mkdir()
@@ -82,7 +82,7 @@ def test_a_folder_that_others_remove_is_left_alone(bash):
     assert bash(code, limit=10)[:2] == (0, "x\n")
 
 
-# once: inside salloc it stayed where the script was ended before it knew of it
+# regression: inside salloc the folder stayed if the script was ended before it knew of it
 def test_it_ends_once_its_record_is_gone(bash, place):
     text = (LIB / "watch_scratch.sh").read_text()
     assert ("sleep 2 &" in text, "naps % 30" in text) == (True, True)

@@ -1,4 +1,4 @@
-"""Settings of a job: what each may be, paths, what is kept for a continued run; environment modules."""
+"""Settings of a job: valid values, paths, values kept for a continued run; environment modules."""
 
 import re
 
@@ -38,11 +38,11 @@ MODULE = 'module() { echo "$*"; : "$UNSET"; [ "$2" != broken ]; }; '
         ("log_settings; log_missing_environment", "", []),
         (f"{MODULE}load_modules 0 broken b >/dev/null", "no-modules", ["broken b"]),
         ("module() { PATH=/nowhere; }; load_modules 1 a", "no-modules", ["srun", "purge_modules = false"]),
-        # once: without modules on the node the script ended with 127 and no message
+        # regression: without modules on the node the script ended with 127 and no message
         ("load_modules 1 a", "no-modules", ["`module`"]),
     ],
 )
-def test_what_is_refused_and_what_is_not(bash, code, slug, values):
+def test_valid_and_invalid_settings(bash, code, slug, values):
     assert_ended(bash(code), slug, *values)
 
 
@@ -54,7 +54,7 @@ def test_check_settings_makes_paths_absolute_and_exports_no_run_folder(bash, pla
     assert bash(code) == (0, f"{place}/c.toml\n{place.parent}/x\n", "")
 
 
-# once: two runs in one job ended each other's steps
+# regression: two runs in one job ended each other's steps
 def test_steps_and_launches_have_the_mark_of_their_run(bash):
     code = "unset RUN_DIR; SLIPWAY_OUTPUT=x run_dir=$1; check_settings; echo $run_mark"
     first, again, other = (bash(code, run)[1] for run in ("run", "run/../run", "run 2"))

@@ -1,4 +1,4 @@
-"""No part of the library, the clone or the run folder that other users can write is run or used."""
+"""Parts of the library, the clone or the run folder that other users can write are neither run nor used."""
 
 import os
 
@@ -9,7 +9,7 @@ from messages import messages
 
 USER, GROUP = (12345, 12346) if os.getuid() == 0 else (os.getuid(), os.getgid())
 ANN = f"[ $1 = passwd ] && echo ann:x:{USER}:{GROUP}::/: || echo ann:x:{GROUP}:"
-"""A stub of getent: the group is the private one of the user."""
+"""A stub of getent: the group is the user's private one."""
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def test_refuse_shared_by_the_mode(bash, file, mode, refused):
     assert_ended(done, "writable-by-others" * refused, file, GROUP, f"chmod -R go-w '{file.parent}'")
 
 
-# once: a clone under umask 002 was refused, where it is the default since each user has a group
+# regression: a clone under umask 002, the default where each user has a private group, was refused
 @pytest.mark.parametrize(
     ("group", "others", "private"),
     [
@@ -38,7 +38,7 @@ def test_refuse_shared_by_the_mode(bash, file, mode, refused):
         (f"ann:x:{GROUP}:ann,bob", "", False),
         (f"ann:x:{GROUP}:bob", "", False),
         (f"team:x:{GROUP}:", "", False),
-        # once: whose primary group it is was not among its members
+        # regression: the user whose primary group it is was not among its members
         (f"ann:x:{GROUP}:", f"echo bob:x:1{USER}:{GROUP}::/:", False),
         (f"ann:x:{GROUP}:", f"echo bob:x:1{USER}:1{GROUP}::/:", True),
         (f"ann:x:{GROUP}:", f"echo nna:x:{USER}:{GROUP}::/:", True),
@@ -54,7 +54,7 @@ def test_the_private_group_of_the_owner_may_write(bash, stub, file, group, other
 @pytest.mark.parametrize(
     ("code", "user", "ended"),
     [
-        # once: a directory that lists 100,000 users for minutes
+        # regression: a directory that lists 100,000 users takes minutes
         ("timeout() {{ return 124; }}; refuse_shared {user} {file}", USER, 0),
         ("awk() {{ return 127; }}; refuse_shared {user} {file}", USER, 78),
         ("is_private {group} 0", 0, 1),  # root shares its group
@@ -81,7 +81,7 @@ def test_a_private_group_is_none_if_an_acl_lets_others_write(bash, file, rights,
     assert_ended(done, "writable-by-others" * refused, file)
 
 
-# once: what shows mode 777 for every file (SMB, WSL's drvfs) could not be used at all
+# regression: file systems that show mode 777 for every file (SMB, WSL's drvfs) could not be used at all
 @pytest.mark.parametrize(
     ("trusted", "accepted"),
     [
@@ -126,13 +126,13 @@ def test_require_private_folder(bash, place, code, out, refused):
     assert_ended(bash(code), "writable-by-others" * refused, place / "run", out=out)
 
 
-# once: under a default ACL, which undoes the umask, others could write logs, verdicts and checkpoints
+# regression: under a default ACL, which overrides the umask, others could write logs, verdicts and checkpoints
 @pytest.mark.parametrize(
     ("rights", "code", "named"),
     [
         (0o5, "require_private_folder", []),
         (0o7, "require_private_folder", ["/own", "chmod 700", "SLIPWAY_OUTPUT"]),
-        (0o7, "mkdir own/logs; chmod 700 own; require_private_folder", []),  # nobody else can enter it
+        (0o7, "mkdir own/logs; chmod 700 own; require_private_folder", []),  # no other user can enter it
         (None, "mkdir own/logs; chmod 777 own/logs; require_private_folder", ["/own/logs"]),
         (None, "mkdir own/logs; refuse_shared_files", []),
     ],
@@ -163,14 +163,14 @@ def test_a_folder_above_that_others_can_write(bash, open_folder, folders, said):
     (open_folder / "a" / "b" / "run").mkdir(parents=True)
     for name, mode in folders.items():
         (open_folder / name).chmod(mode)
-    call = 'refuse_shared_above "$1"; refuse_shared_above "$1"'  # the same is said once
+    call = 'refuse_shared_above "$1"; refuse_shared_above "$1"'  # the same warning appears once
     done = bash(call, str(open_folder / "a" / "b" / "run"), programs={"getent": "exit 2"})
     assert done.code == (78 if said == "error" else 0)
     assert [message[:2] for message in messages(done.err)] == [(said, "writable-by-others")] * bool(said)
     assert (f"{open_folder}/a" in done.err, done.err.count("\n")) == (bool(said), bool(said))
 
 
-# once: a link was taken for a folder that all may write, and what it leads to was not looked at
+# regression: a link was taken for a world-writable folder, and its target was not checked
 @pytest.mark.parametrize(("shared", "named"), [("", []), ("a", ["/a"]), ("a/b", ["a/b"])])
 def test_what_a_link_leads_to_is_looked_at(bash, open_folder, shared, named):
     (open_folder / "a" / "b" / "clone").mkdir(parents=True)

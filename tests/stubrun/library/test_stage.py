@@ -1,4 +1,4 @@
-"""What a node copies or unpacks on its local disk: jobscripts/lib/stage.bash."""
+"""Data that a node copies to, or unpacks on, its local disk: jobscripts/lib/stage.bash."""
 
 import contextlib
 import os
@@ -88,7 +88,7 @@ class TestCopy:
         assert content_of(scratch / "d" / "data") == {"folder/below/file": b"x", "new": b"x"}
         assert not any(path.is_symlink() for path in scratch.rglob("*"))
 
-    # once: it continued after 10 minutes, removed what the other one had reserved, and ended with mkdir's own error
+    # regression: it continued after 10 minutes, removed the other's reservation, and ended with mkdir's error
     @pytest.mark.parametrize("kind", ["copy", "unpack"])
     def test_a_folder_that_another_process_holds_for_too_long_is_left_to_it(self, data, stub, scratch, stage, kind):
         (scratch / "d").mkdir()
@@ -98,7 +98,7 @@ class TestCopy:
         assert done.returncode == 1
         assert_error(done.stderr, "staging-failed", scratch)
         assert content_of(scratch) == {"reserved": b"x"}
-        stub("flock", "exit 127")  # there is none, so nothing is waited for
+        stub("flock", "exit 127")  # there is none, so nothing to wait for
         (scratch / "d.part").mkdir()
         assert_error(stage(kind, data, scratch / "d").stderr, "staging-failed", scratch / "d")
 
@@ -115,7 +115,7 @@ class TestCopy:
 
 
 class TestOneDisk:
-    """Two jobs that stage 6 MB each on a disk of 10 MB, whose free space ``df`` says by what is there."""
+    """Two jobs that stage 6 MB each on a disk of 10 MB, whose free space a stub ``df`` computes from its files."""
 
     @pytest.fixture
     def start(self, place, tmp_path, stub):
@@ -147,7 +147,7 @@ class TestOneDisk:
         for process in started:
             process.communicate()
 
-    # what one job will need is taken for another; if the file system reserves nothing, the second one waits
+    # what one job will need counts as used for another; if the file system reserves nothing, the second one waits
     @pytest.mark.parametrize("fallocate", [None, "exit 1", 'touch -- "$3"'])
     def test_the_second_job_finds_no_space(self, place, tmp_path, start, stub, fallocate):
         if fallocate:
@@ -184,7 +184,7 @@ class TestOneDisk:
 class TestUnpack:
     @pytest.fixture
     def unpack(self, scratch, stage):
-        """Return a function that unpacks a tar as a node does, and returns how that ended, and the data."""
+        """Return a function that unpacks a tar as a node does, and returns the result and the data."""
         return lambda path: (stage("unpack", path, scratch / "data", TAR_OPTIONS="--absolute-names"), scratch / "data")
 
     @pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])

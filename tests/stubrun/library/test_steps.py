@@ -1,4 +1,4 @@
-"""Steps on the nodes: their time limit, their output, signals meanwhile; which setting a failure names."""
+"""Job steps on the nodes: time limit, output, signals during a step; the setting that a failure names."""
 
 import signal
 
@@ -19,12 +19,12 @@ def test_a_step_on_each_node_ends_at_its_limit(bash, step, code):
     assert bash("on_each_node 1 true", programs={"srun": step}).code == code
 
 
-# once: nothing ended a step that a signal came right behind, and the node worked on until the step's time limit;
-# and a signal was heeded only when `$(timeout 60 mpirun --version)` had returned
+# regression: nothing ended a step that a signal followed closely, and the node worked until the time limit;
+# and a signal took effect only when `$(timeout 60 mpirun --version)` had returned
 @pytest.mark.parametrize(
     ("step", "code"),
     [
-        # timeout passes none on while it forks
+        # timeout forwards none while it forks
         ("sleep 0.1; kill -TERM $SCRIPT; exec sleep 600", "on_each_node 600 true"),
         ("exec sleep 600", "set -o functrace; {early}; on_each_node 600 true"),
         ("exec sleep 600", "set -o functrace; {early}; capture_program_output 600 srun"),
@@ -47,7 +47,7 @@ def test_a_signal_ends_a_step(bash, step, code):
         ('capture_program_output 5 bash -c "echo part; exit 3" || echo "$? $output"', "3 part\n"),
         ('SLIPWAY_PREFLIGHT_SECONDS=1; capture_program_output 1 sleep 20 || echo "$?<$output>"', "124<>\n"),
         ('sh -c "exit 4" & wait_limited $! || echo "$? <$step_may_run>"', "4 <>\n"),
-        # inside salloc the terminal is no input of a step
+        # inside salloc the terminal is not a step's input
         ('echo typed | { capture_program_output 5 cat; echo "<$output>"; }', "<>\n"),
     ],
 )
@@ -63,10 +63,14 @@ def test_a_step_that_was_killed_is_repeated_once(bash):
     assert (slugs(err), numbers(messages(err)[0].text)) == (["step-repeated"], [1])
 
 
-# once: the head node's server, a step where srun starts it, stayed ended, and the preflight found none
+# regression: the first node's server, a step under srun, stayed ended, and the preflight found none
 @pytest.mark.parametrize(
     ("server", "out"),
-    [("head_is_tried=1 server=7", "ended\nfound\n"), ("head_is_tried=1", "ended\n"), ("server=7", "ended\n")],
+    [
+        ("first_node_is_probed=1 server=7", "ended\nfound\n"),
+        ("first_node_is_probed=1", "ended\n"),
+        ("server=7", "ended\n"),
+    ],
 )
 def test_the_server_of_the_head_node_is_started_again_before_a_step_is_repeated(bash, server, out):
     ended = "cancel_leftover_steps() { echo ended; }; find_master_address() { echo found; }; "
@@ -74,7 +78,7 @@ def test_the_server_of_the_head_node_is_started_again_before_a_step_is_repeated(
     assert bash(f"{ended}{server}; retry_killed_step")[:2] == (0, out)
 
 
-# once: a pipe was read when the command had ended, until nothing held it open
+# regression: a pipe was read after the command had ended, until nothing held it open
 @pytest.mark.parametrize(
     ("code", "out"),
     [
@@ -93,7 +97,7 @@ def test_capture_program_output_a_program_that_prints_much_or_leaves_a_process(b
 
 
 class TestAnswer:
-    """Of a helper in Python, which writes its words to a file."""
+    """Of a Python helper, which writes its words to a file."""
 
     SHOW = """ && printf '<%s>' "${#answer[@]}" "${answer[@]}" || echo "$?$step_failure" """
 
@@ -107,7 +111,7 @@ class TestAnswer:
     @pytest.mark.parametrize(
         "left", ["", "5\\0a\\0end\\0", "5\\0a\\0end\\0b\\0en", "nodes[$(id)]\\0end\\0", "end\\0", "\\0"]
     )
-    def test_one_that_is_cut_is_none(self, bash, left):
+    def test_a_truncated_answer_is_no_answer(self, bash, left):
         python = {"python3": f"printf '{left}' >\"$2\""}
         code, out, err = bash("run_for_answer 5 x.py a end b" + self.SHOW, programs=python)
         assert (code, out[:7], err) == (0, "1: x.py", "")
@@ -152,7 +156,7 @@ def test_signals_are_held_and_released(bash, code, ended):
 
 @pytest.mark.parametrize("launcher", ["srun", pytest.param("mpirun", marks=pytest.mark.slow), "ssh", "local"])
 @pytest.mark.parametrize(
-    ("step", "named"),  # numbers of what is said of its failure
+    ("step", "named"),  # values in the message of its failure
     [
         ("step_on_each_node 0 sh -c 'exit 3'", [3]),
         ("step_on_each_node 0 sleep 20", [124, 1]),

@@ -11,14 +11,14 @@ from jobgen.base.errors import JobgenError, UsageError
 from jobgen.base.job import Job
 from jobgen.batch.cost import ask, cost_of, say
 from jobgen.batch.record import holds
-from jobgen.batch.states import refuse_unknown, states_of
-from jobgen.batch.study.grid import Axes, Point, points_of, settings_of, weak_batch
+from jobgen.batch.states import require_queue, states_of
+from jobgen.batch.study.grid import Axes, Point, points_of, settings_of, weak_scaling_batch
 from jobgen.batch.study.record import STUDY, Study, StudyEntry, lines_of, read_study
 from jobgen.jobs.precheck import find_config
-from jobgen.jobs.submit import Submission, hand_over_for_number, own_environment, prepare, tell
+from jobgen.jobs.submit import Submission, environment_without_job, prepare, submit_for_job_number, tell
 from jobgen.jobs.trainer_flags import keys_of, load_schema
 from jobgen.render.files import job_of
-from slipway.base.bounded_read import read_start
+from slipway.base.bounded_read import read_head
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -60,11 +60,11 @@ def study(request: StudyRequest) -> int:
         raise UsageError(
             "nothing-to-vary", f"{base.spec.name} does not train: a study needs a training spec such as ddp."
         )
-    refuse_unknown(base.site.scheduler, what="a study")
+    require_queue(base.site.scheduler, what="a study")
     _refuse_contradictions(request, base)
     gpus = base.gpus_per_node > 0
     each = base.spec.devices_per_rank
-    points, remarks = points_of(request.axes, most_per_node=base.site.gpus_per_node // each if gpus else UNLIMITED)
+    points, remarks = points_of(request.axes, max_ranks_per_node=base.site.gpus_per_node // each if gpus else UNLIMITED)
     for line in remarks:
         say(line)
     if not points:
@@ -84,7 +84,7 @@ def study(request: StudyRequest) -> int:
     refused = []
     with record.submitting():
         for name, submission in submissions.items():
-            if number := hand_over_for_number(submission, submission.script):
+            if number := submit_for_job_number(submission, submission.script):
                 say(f"{name}: job {number}")
                 record.submitted({name: number})
             else:
@@ -107,7 +107,7 @@ def _refuse_contradictions(request: StudyRequest, base: Job) -> None:
         raise UsageError(
             "flag-conflict", "--batch needs --scaling weak: for strong scaling, set the global batch after --."
         )
-    environment = own_environment()
+    environment = environment_without_job()
     if environment.get("SLIPWAY_SCRIPT"):
         return
     taken = {"launch.threads": "--cpus", "data.workers": "--cpus"}
@@ -148,7 +148,7 @@ def _record(request: StudyRequest, base: Job, points: List[Point]) -> Study:
                 f"{folder} contains a {old.scaling} study under {old.scheduler}: choose another --output.",
             )
         entries, found = old.entries, old.found
-    environment = own_environment()
+    environment = environment_without_job()
     backend = environment.get("BACKEND") or base.spec.backend
     image = (environment.get("USE_CONTAINER") or str(int(base.site.container != "none"))) == "1"
     for point in points:
@@ -178,7 +178,7 @@ def _prepared(request: StudyRequest, base: Job, point: Point, record: Study) -> 
     Raises:
         JobgenError: if a check fails.
     """
-    environment = own_environment()
+    environment = environment_without_job()
     environment["SLIPWAY_RUN_DIR"] = os.path.abspath(record.run_folder(record.entries[point.name]))  # noqa: PTH100
     environment["SLIPWAY_RANKS_PER_NODE"] = str(point.ranks_per_node)  # even if the site's options request other GPUs
     if point.backend:
@@ -196,7 +196,7 @@ def _arguments(request: StudyRequest, base: Job, point: Point, environment: Dict
         return []
     found = ["--threads", str(point.cpus), "--workers", str(point.cpus)]
     if request.scaling == "weak":
-        batch = request.batch or weak_batch(_read_config(environment, base), load_schema())
+        batch = request.batch or weak_scaling_batch(_read_config(environment, base), load_schema())
         found += ["--batch-size-per-rank", str(batch)]
     if request.steps:
         found += ["--max-steps", str(request.steps)]
@@ -206,7 +206,7 @@ def _arguments(request: StudyRequest, base: Job, point: Point, environment: Dict
 def _read_config(environment: Dict[str, str], base: Job) -> Dict[str, Any]:
     path = environment.get("SLIPWAY_CONFIG") or base.spec.config
     try:
-        found = tomllib.loads(read_start(find_config(Path(path)), limit=1 << 20).decode())
+        found = tomllib.loads(read_head(find_config(Path(path)), limit=1 << 20).decode())
     except OSError as error:
         raise JobgenError("cannot-read", f"cannot read the configuration {path}: {error.strerror}.") from error
     except ValueError as error:

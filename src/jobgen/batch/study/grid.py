@@ -42,29 +42,30 @@ class Axes(NamedTuple):
     containers: List[str]
 
 
-def points_of(axes: Axes, *, most_per_node: int) -> Tuple[List[Point], List[str]]:
+def points_of(axes: Axes, *, max_ranks_per_node: int) -> Tuple[List[Point], List[str]]:
     """Return the points of the grid, and remarks on omitted points and points with more nodes than necessary.
 
     Args:
         axes: values that the grid combines.
-        most_per_node: maximum ranks per node.
+        max_ranks_per_node: maximum ranks per node.
     """
     found: List[Point] = []
     remarks: List[str] = []
     several = itertools.product(axes.backends or [""], axes.containers or [""])
     for backend, container in several:
         for ranks, cpus, given in itertools.product(axes.ranks, axes.cpus, axes.nodes or [0]):
-            nodes = given or _fewest_nodes(ranks, most_per_node)
+            nodes = given or _fewest_nodes(ranks, max_ranks_per_node)
             on_nodes = f"{ranks} rank(s) on {nodes or 'any number of'} node(s)"
             if nodes == 0 or ranks % nodes:
                 remarks.append(f"omitted: {on_nodes}: the ranks do not divide evenly")
                 continue
-            if ranks // nodes > most_per_node:
-                remarks.append(f"omitted: {on_nodes}: a node takes at most {most_per_node}")
+            if ranks // nodes > max_ranks_per_node:
+                remarks.append(f"omitted: {on_nodes}: a node takes at most {max_ranks_per_node}")
                 continue
-            if not given and (nodes - 1) * most_per_node >= ranks:
+            if not given and (nodes - 1) * max_ranks_per_node >= ranks:
                 remarks.append(
-                    f"{on_nodes}, {ranks // nodes} on each although {most_per_node} fit: fewer nodes do not divide them"
+                    f"{on_nodes}, {ranks // nodes} on each although {max_ranks_per_node} fit: "
+                    "fewer nodes do not divide them"
                 )
             words = [f"nodes{nodes}", f"ranks{ranks}", f"cpus{cpus}", *filter(None, [backend])]
             if container:
@@ -73,9 +74,11 @@ def points_of(axes: Axes, *, most_per_node: int) -> Tuple[List[Point], List[str]
     return found, list(dict.fromkeys(remarks))
 
 
-def _fewest_nodes(ranks: int, most_per_node: int) -> int:
-    """Return the smallest number of nodes with equally many ranks each, at most ``most_per_node``; 0 if none."""
-    return next((nodes for nodes in range(1, ranks + 1) if not ranks % nodes and ranks // nodes <= most_per_node), 0)
+def _fewest_nodes(ranks: int, max_ranks_per_node: int) -> int:
+    """Return the smallest number of nodes with equally many ranks each, at most ``max_ranks_per_node``; 0 if none."""
+    return next(
+        (nodes for nodes in range(1, ranks + 1) if not ranks % nodes and ranks // nodes <= max_ranks_per_node), 0
+    )
 
 
 def settings_of(point: Point, *, gpus: bool, devices_per_rank: int) -> List[str]:
@@ -86,7 +89,7 @@ def settings_of(point: Point, *, gpus: bool, devices_per_rank: int) -> List[str]
     return [*settings, f"ranks_per_node={point.ranks_per_node}"]
 
 
-def weak_batch(config: Dict[str, Any], schema: Dict[str, Any]) -> int:
+def weak_scaling_batch(config: Dict[str, Any], schema: Dict[str, Any]) -> int:
     """Return the samples per step on each rank of a weak-scaling study: the batch size of ``config`` for one rank.
 
     Raises:

@@ -7,8 +7,8 @@ from typing import List, Literal, Optional
 
 import msgspec
 
-from jobgen.batch.record import RunSet, has, read, refuse_outside
-from jobgen.batch.states import RunState, shown_wait, table
+from jobgen.batch.record import RunSet, has, read, require_runs_inside
+from jobgen.batch.states import RunState, queue_time_text, table
 
 STUDY = "study.json"
 
@@ -78,11 +78,11 @@ def read_study(folder: Path) -> Study:
         JobgenError: if the file cannot be read, or has another version's format.
     """
     content, found = read(folder, STUDY, StudyFile, command="jobgen study")
-    refuse_outside(folder / STUDY, content.points)
+    require_runs_inside(folder / STUDY, content.points)
     return Study(folder, content.scheduler, content.points, scaling=content.scaling, found=found)
 
 
 def lines_of(states: List[RunState[StudyEntry]]) -> List[str]:
     """Return the status table: one line for each point."""
     rows = [["point", "state", "queue", "what"]]
-    return table(rows + [[state.entry.name, state.state, shown_wait(state), state.about] for state in states])
+    return table(rows + [[state.entry.name, state.state, queue_time_text(state), state.about] for state in states])

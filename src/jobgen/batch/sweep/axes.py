@@ -18,7 +18,7 @@ Values = Dict[str, str]
 """Text value by key."""
 TABLES = ("options", "cpu_options", "env")
 """Tables of a spec or a site: a dotted key in them is a setting of the job, not an axis."""
-SWITCHED = {"true": "flag", "false": "no_flag"}
+SWITCH_FLAGS = {"true": "flag", "false": "no_flag"}
 """Schema field with the flag that sets a switch to a value."""
 DIGITS = 4
 """Significant digits of drawn values."""
@@ -62,8 +62,8 @@ class Axis(NamedTuple):
 
     def argument(self, value: str) -> str:
         """Return the command-line argument that sets ``value``."""
-        if "no_flag" in self.spec and value in SWITCHED:
-            return str(self.spec[SWITCHED[value]])
+        if "no_flag" in self.spec and value in SWITCH_FLAGS:
+            return str(self.spec[SWITCH_FLAGS[value]])
         return f"{self.spec.get('flag', self.key)}={value}"
 
     def draw(self, share: float) -> str:
@@ -91,7 +91,7 @@ def divide(settings: List[str], schema: Mapping[str, Any], *, script: bool) -> T
                 "bad-axis", f"--set {setting}: write KEY=VALUE,VALUE, or KEY=VALUE for a setting of the job."
             )
         if not key.startswith("--") and (key.split(".")[0] in TABLES or "." not in key):
-            _refuse_bare(key, schema)
+            _reject_key_without_section(key, schema)
             of_job.append(setting)
             continue
         if key in axes:
@@ -102,7 +102,7 @@ def divide(settings: List[str], schema: Mapping[str, Any], *, script: bool) -> T
     return of_job, list(axes.values())
 
 
-def _refuse_bare(key: str, schema: Mapping[str, Any]) -> None:
+def _reject_key_without_section(key: str, schema: Mapping[str, Any]) -> None:
     """Reject a key of the trainer's configuration without its section, unless the job has a setting of this name."""
     sections = [section for section, table in schema["properties"].items() if key in table["properties"]]
     if sections and key not in (*JobSpec.__struct_fields__, *Site.__struct_fields__):
@@ -190,7 +190,7 @@ def _check(axis: Axis, value: str, schema: Mapping[str, Any]) -> None:
     if not axis.spec:
         return
     if "no_flag" in axis.spec:
-        words = [*SWITCHED, *switch_words(axis.spec)]
+        words = [*SWITCH_FLAGS, *switch_words(axis.spec)]
         if value not in words:
             raise UsageError("bad-axis", f"--set {axis.key}={axis.text}: {value!r} must be {' or '.join(words)}.")
         return
@@ -232,7 +232,7 @@ def drawn(axes: List[Axis], *, count: int, seed: int) -> List[Values]:
     )
 
 
-def refuse_both(axes: List[Axis], arguments: List[str], schema: Mapping[str, Any]) -> None:
+def reject_keys_given_twice(axes: List[Axis], arguments: List[str], schema: Mapping[str, Any]) -> None:
     """Reject a varied key that ``arguments``, which apply to all trials, set too.
 
     Raises:

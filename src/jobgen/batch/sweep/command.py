@@ -12,13 +12,13 @@ from jobgen.base.job import Job
 from jobgen.base.shell import one_line
 from jobgen.batch.cost import ask, cost_of, say
 from jobgen.batch.record import holds
-from jobgen.batch.states import refuse_unknown
+from jobgen.batch.states import require_queue
 from jobgen.batch.sweep.array import array_script, jobs_of
-from jobgen.batch.sweep.axes import Axis, divide, drawn, grid, refuse_both
+from jobgen.batch.sweep.axes import Axis, divide, drawn, grid, reject_keys_given_twice
 from jobgen.batch.sweep.record import SWEEP, Goal, Sweep, SweepFile, Trial, read_sweep
 from jobgen.batch.sweep.results import lines_of, plan, results_of
 from jobgen.jobs.owners import shared
-from jobgen.jobs.submit import Submission, hand_over_for_number, own_environment, prepare, tell
+from jobgen.jobs.submit import Submission, environment_without_job, prepare, submit_for_job_number, tell
 from jobgen.jobs.trainer_flags import keys_of, load_schema
 from jobgen.render.files import Script, job_of
 from jobgen.schedulers import queue_of
@@ -114,7 +114,7 @@ def _set_up(request: SweepRequest) -> Setup:
     Raises:
         JobgenError: if the request is invalid.
     """
-    environment = own_environment()
+    environment = environment_without_job()
     environment.pop("SLIPWAY_RUN_DIR", None)  # each trial has its own run folder
     script = bool(environment.get("SLIPWAY_SCRIPT"))
     schema = load_schema()
@@ -124,13 +124,13 @@ def _set_up(request: SweepRequest) -> Setup:
         raise UsageError(
             "nothing-to-vary", f"{job.spec.name} does not train: a sweep needs a training spec such as ddp."
         )
-    refuse_unknown(job.site.scheduler, what="a sweep")
+    require_queue(job.site.scheduler, what="a sweep")
     if not axes and request.seeds == 1:
         raise UsageError(
             "nothing-to-vary",
             "nothing varies: add --set SECTION.KEY=A,B for values of a key, or --seeds N for repetitions.",
         )
-    refuse_both(axes, request.arguments, schema)
+    reject_keys_given_twice(axes, request.arguments, schema)
     _refuse_rungs(request, axes, script=script)
     return Setup(request, job, settings, axes, environment, _seed_flag(request, axes, script=script))
 
@@ -292,7 +292,7 @@ def _submit(setup: Setup, record: Sweep, trials: List[Trial], submission: Submis
         shutil.rmtree(folder, ignore_errors=True)
         raise
     # From here on the scheduler may have the job, which needs the folder: keep it on any exception.
-    number = hand_over_for_number(submission, array)
+    number = submit_for_job_number(submission, array)
     if not number:
         shutil.rmtree(folder, ignore_errors=True)
         raise JobgenError("submission-refused", "the scheduler rejected the trials, see above: run the command again.")

@@ -7,7 +7,7 @@ from typing import Dict, List, Literal, Optional
 
 import msgspec
 
-from jobgen.batch.record import RunSet, has, read, refuse_outside
+from jobgen.batch.record import RunSet, has, read, require_runs_inside
 
 SWEEP = "sweep.json"
 Goal = Literal["max", "min"]
@@ -81,5 +81,5 @@ def read_sweep(folder: Path) -> Sweep:
         JobgenError: if the file cannot be read, or has another version's format.
     """
     content, found = read(folder, SWEEP, SweepFile, command="jobgen sweep")
-    refuse_outside(folder / SWEEP, content.trials)
+    require_runs_inside(folder / SWEEP, content.trials)
     return Sweep(folder, content, found=found)

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
-from jobgen.batch.states import RunState, shown_wait, states_of, table
+from jobgen.batch.states import RunState, queue_time_text, states_of, table
 from jobgen.batch.sweep.record import Goal, Sweep, Trial
 from slipway.base.bounded_read import read_whole
 from slipway.base.contract import METRICS
@@ -113,7 +113,7 @@ def _row(sweep: Sweep, result: Result) -> List[str]:
     rung = [str(sweep.rungs[trial.rung])] if sweep.rungs else []
     values = " ".join(filter(None, [described(trial), f"seed={trial.seed}" if several else ""]))
     state = result.state
-    return [trial.name, state.state, shown_wait(state), *rung, _shown(result.best), values or "-", state.about]
+    return [trial.name, state.state, queue_time_text(state), *rung, _shown(result.best), values or "-", state.about]
 
 
 def _shown(value: Optional[float]) -> str:

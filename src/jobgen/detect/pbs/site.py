@@ -101,13 +101,13 @@ def _gpus(draft: Draft, pbs: PbsFacts, hosts: List[Host], with_gpus: Optional[Us
     texts = {text for host in kind for values in (*host.values.values(), host.resources) for text in values}
     made_by = maker(texts)
     if made_by in {"nvidia", "amd"}:
-        draft.add("accelerator", made_by, f"{NODES}: from the name {listed(sorted(filter(_tells, texts)))}")
+        draft.add("accelerator", made_by, f"{NODES}: from the name {listed(sorted(filter(_names_a_vendor, texts)))}")
     else:
         draft.ask("accelerator", f"Are the GPUs from NVIDIA or AMD? {NODES} does not show it.", "nvidia")
     _memory(draft, pbs, kind)
 
 
-def _tells(text: str) -> bool:
+def _names_a_vendor(text: str) -> bool:
     return bool(maker([text]))
 
 

@@ -18,9 +18,9 @@ CONFIG = "scontrol show config"
 SINFO = "sinfo"
 GPU_WORDS = r"gpu|cuda|dgx|accel|booster"
 """Pattern in names of partitions and features that indicates GPU nodes, even if Slurm does not count GPUs."""
-SAID_ELSEWHERE = {"SBATCH_ACCOUNT", "SBATCH_EXPORT"}
+MENTIONED_VARIABLES = {"SBATCH_ACCOUNT", "SBATCH_EXPORT"}
 """Variables with sbatch options that other parts of the draft mention."""
-LEAST_VERSION = (20, 11)
+MIN_SLURM_VERSION = (20, 11)
 """Oldest Slurm version for job scripts."""
 
 
@@ -32,8 +32,10 @@ def draft_slurm(draft: Draft, asker: Asker, config: Dict[str, str]) -> bool:
         draft.add("name", name, f"{CONFIG}: ClusterName")
     draft.add("name", "slurm", "no command shows the cluster's name")
     draft.add("scheduler", "slurm", f"{CONFIG}: SLURM_VERSION={version}" if version else "sbatch is on this machine")
-    if version and _version(version) < LEAST_VERSION:
-        draft.note(f"Job scripts need Slurm {'.'.join(map(str, LEAST_VERSION))} or later; this cluster has {version}.")
+    if version and _version(version) < MIN_SLURM_VERSION:
+        draft.note(
+            f"Job scripts need Slurm {'.'.join(map(str, MIN_SLURM_VERSION))} or later; this cluster has {version}."
+        )
     partitions = partitions_of(slurm)
     with_gpus, without = best(partitions, gpus=True), best(partitions, gpus=False)
     if with_gpus:
@@ -52,7 +54,7 @@ def draft_slurm(draft: Draft, asker: Asker, config: Dict[str, str]) -> bool:
     charge(draft, slurm, with_gpus or without, without if with_gpus else None)
     _plugins(draft, slurm, with_gpus)
     _resume(draft, config)
-    for name in sorted({*slurm.variables} - SAID_ELSEWHERE):
+    for name in sorted({*slurm.variables} - MENTIONED_VARIABLES):
         draft.note(f"{name}={slurm.variables[name]} in the environment overrides a script's directives (sbatch(1)).")
     if slurm.mpi and not any(text.startswith("pmix") for text in slurm.mpi):
         draft.note(f"srun --mpi=list: {listed(sorted(slurm.mpi & {'none', 'openmpi', 'pmi2', 'cray_shasta'}))}, no "

@@ -1,10 +1,10 @@
 @{head}
 
-# Settings. Set at submission, a variable wins:
+# Settings. A variable that is set at submission takes precedence:
 # SLIPWAY_VARIANT=cpu @{submit} @{path}
 @{settings}
 
-# The site, @{site}. Exports that its nodes need stand here; set outside, a variable wins.
+# Site @{site}: variables for its nodes. One that is set at submission takes precedence.
 @{site_lines}
 
 @{library}

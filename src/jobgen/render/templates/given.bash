@@ -1,6 +1,6 @@
 
-# What was set where jobgen was run, wherever the environment of a submission does not reach a job
-# (SBATCH_EXPORT=NONE). What the job's own environment sets wins.
+# Settings from the environment of jobgen, for sites that do not pass it to jobs (SBATCH_EXPORT=NONE).
+# A variable in the job's environment takes precedence.
 given() { # NAME VALUE
     [ -n "${!1:-}" ] || export -- "$1=$2"
 }

@@ -1,6 +1,6 @@
-# The functions called below are in SLIPWAY_LIB, in lib beside this script, or in jobscripts/lib of
-# the folder of submission. They run only if they belong to you, to root or to the owner of what you
-# named (this script, SLIPWAY_LIB), and no other user can write them.
+# The script library, with the functions called below: SLIPWAY_LIB, or lib beside this script, or
+# jobscripts/lib in the folder of submission. It runs only if it belongs to you, to root or to the
+# owner of this script (of SLIPWAY_LIB, if set), and no other user can write it.
 @{script_path}
 if [ -n "${SLIPWAY_LIB:-}" ]; then
     lib=$SLIPWAY_LIB owner=$lib
@@ -10,8 +10,8 @@ else
     lib=$submit_folder/jobscripts/lib owner=$0
 fi
 if ! [ -r "$lib/@{scheduler}.bash" ]; then
-    echo "$script_name: error[no-library]: no library in ${lib@Q}: submit in a clone, or set" \
-        "SLIPWAY_LIB" >&2 || :
+    echo "$script_name: error[no-library]: no script library in ${lib@Q}: submit in a clone," \
+        "or set SLIPWAY_LIB" >&2 || :
     exit 78
 fi
 lib=$(realpath -- "$lib")

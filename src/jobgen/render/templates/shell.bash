@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # @{about}
-# This file goes at the end of the session.
+# This file is removed at the end of the session.
 set -euo pipefail +o noglob +o allexport
 readonly script_name=shell scheduler=@{scheduler}
 @{unset}
@@ -10,11 +10,11 @@ readonly job_id
 
 @{owners}
 
-# Settings, as a job has them.
+# Settings, as in a job.
 @{output}
 @{settings}
 
-# The site, @{site}.
+# Site @{site}.
 @{site_lines}
 
 @{library}

@@ -16,7 +16,15 @@ from torch import Tensor
 from slipway.base.bounded_read import open_regular
 from slipway.base.flags import is_utf8
 from slipway.data.archive import Archive, ArchiveError, Names
-from slipway.data.packed import SUFFIXES, Images, find_images, is_image, is_left_out, left_out_of, root_of
+from slipway.data.packed import (
+    SUFFIXES,
+    Images,
+    archive_root,
+    find_images,
+    ignored_folder_of,
+    is_ignored_folder,
+    is_image,
+)
 from trainer.config.errors import ConfigError
 from trainer.data.base import Ids
 
@@ -88,7 +96,7 @@ def open_tree(path: Path) -> Tree:
             "damaged-archive",
             f"--data-dir: {error}. Create an archive of a folder with trainer pack or zip -0 -r.",
         ) from error
-    return ArchiveTree(archive, root_of(archive.names))
+    return ArchiveTree(archive, archive_root(archive.names))
 
 
 @dataclass(frozen=True)
@@ -136,7 +144,7 @@ class FolderTree:
             ConfigError: if a link is broken, because a class would be missing silently.
         """
         for entry in sorted(root.iterdir()):
-            hidden = is_left_out(entry.name)
+            hidden = is_ignored_folder(entry.name)
             if entry.is_dir() and hidden:
                 self.left_out.append(os.path.relpath(entry, self.root))
             elif entry.is_dir():
@@ -157,7 +165,7 @@ class FolderTree:
             ) from error
 
         for parent, folders, names in os.walk(root / folder, onerror=refuse):
-            unread = [name for name in folders if is_left_out(name) or Path(parent, name).is_symlink()]
+            unread = [name for name in folders if is_ignored_folder(name) or Path(parent, name).is_symlink()]
             self.left_out.extend(os.path.relpath(Path(parent, name), self.root) for name in sorted(unread))
             folders[:] = [name for name in folders if name not in unread]
             below = os.path.relpath(parent, root)
@@ -200,7 +208,7 @@ class ArchiveTree:
         start = f"{folder}/" if folder else ""
         images = (name for name in self.archive.names if name.startswith(start) and is_image(name))
         self.left_out.extend(
-            start + name for name in sorted({left_out_of(name[len(start) :]) for name in images} - {""})
+            start + name for name in sorted({ignored_folder_of(name[len(start) :]) for name in images} - {""})
         )
         return _scanned(ArchiveFiles(self.archive), found, found.classes, self.archive.path / folder)
 
@@ -225,7 +233,7 @@ def _scanned(files: Files, found: Images, classes: Sequence[str], root: Path) ->
     return Scanned(files, np.asarray(found.numbers), torch.from_numpy(np.array(found.labels)), found.classes)
 
 
-def note_of(left_out: Sequence[str]) -> str:
+def skipped_message(left_out: Sequence[str]) -> str:
     """Return a message on the folders that a tree has skipped, with the paths of the first five; "" if none."""
     if not left_out:
         return ""

@@ -20,7 +20,7 @@ from torch import Tensor
 from trainer.config.errors import ConfigError
 from trainer.config.settings import DataConfig
 from trainer.data.base import Draws, Fetched, Ids, Splits
-from trainer.data.sets.files import Files, Scanned, Tree, note_of, open_tree
+from trainer.data.sets.files import Files, Scanned, Tree, open_tree, skipped_message
 from trainer.data.sets.holdout import stratified_split
 from trainer.data.sets.jpeg import Box, BoxOf, decode_jpeg
 
@@ -39,7 +39,7 @@ BITS_PER_SAMPLE = 258
 CENTRE = 224 / 256
 """Edge of the central validation crop divided by the image's shorter edge, as usual for ImageNet."""
 
-OF_THE_FILE = {None, errno.ENOENT, errno.ENXIO, errno.EINVAL, errno.ELOOP}
+FILE_ERRNOS = {None, errno.ENOENT, errno.ENXIO, errno.EINVAL, errno.ELOOP}
 """Error numbers that concern one file: it is missing, or is not a regular file; None is PIL's own. Other error numbers
 concern the disk."""
 
@@ -97,7 +97,7 @@ class ImageFolder:
             except MemoryError:
                 raise
             except Exception as error:
-                if isinstance(error, OSError) and error.errno not in OF_THE_FILE:
+                if isinstance(error, OSError) and error.errno not in FILE_ERRNOS:
                     raise
                 bad.append(position)
                 reasons.append(_reason(error))
@@ -131,7 +131,7 @@ class ImageFolder:
             raise TooLargeError(f"{width} x {height} pixels: more than max_image_pixels={self.max_pixels}")
         if self.resized_crop and draws is not None:
             return random_box(width, height, draws)
-        return (0, 0, width, height) if self.squash else centre_box(width, height)
+        return (0, 0, width, height) if self.squash else center_box(width, height)
 
 
 def _eight_bit(image: Image.Image) -> Image.Image:
@@ -155,7 +155,7 @@ def _reason(error: Exception) -> str:
     return text or type(error).__name__
 
 
-def centre_box(width: int, height: int) -> Box:
+def center_box(width: int, height: int) -> Box:
     """Return the central square of the validation crop."""
     edge = CENTRE * min(width, height)
     left, upper = (width - edge) / 2, (height - edge) / 2
@@ -186,7 +186,7 @@ def imagefolder(config: DataConfig) -> Splits:
     tree = open_tree(Path(config.data_dir))
     if tree.has_folder("train") or tree.has_folder("val"):
         train, validation = tree.scan("train"), tree.scan("val")
-        _tell_left_out(config, tree)
+        _log_skipped(config, tree)
         if differing := set(train.classes) ^ set(validation.classes):
             raise ConfigError(
                 "classes-differ",
@@ -195,15 +195,15 @@ def imagefolder(config: DataConfig) -> Splits:
             )
         return _splits(config, train, validation)
     whole = tree.scan("")
-    _tell_left_out(config, tree)
+    _log_skipped(config, tree)
     folders = [f"{config.data_dir}/{name}" for name in whole.classes]
     parts = stratified_split(whole.labels, fraction=config.val_fraction, seed=config.split_seed, names=folders)
     train, validation = (whole._replace(numbers=whole.numbers[ids.numpy()], labels=whole.labels[ids]) for ids in parts)
     return _splits(config, train, validation)
 
 
-def _tell_left_out(config: DataConfig, tree: Tree) -> None:
-    if text := note_of(tree.left_out):
+def _log_skipped(config: DataConfig, tree: Tree) -> None:
+    if text := skipped_message(tree.left_out):
         log.info("%s: %s", config.data_dir, text)
 
 

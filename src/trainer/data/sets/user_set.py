@@ -30,7 +30,7 @@ def open_plugin_dataset(config: DataConfig) -> Splits:
         )
     for part, dataset in zip(Splits._fields, found, strict=True):
         try:
-            wrong = _wrong_with(dataset) or _wrong_name(dataset.classes)
+            wrong = _protocol_violation(dataset) or _invalid_class_name(dataset.classes)
         except Exception as error:
             raise ConfigError(
                 "bad-plugin", f"--dataset {name}: its {part} split is not a Dataset: {reason_of(error)}"
@@ -40,7 +40,7 @@ def open_plugin_dataset(config: DataConfig) -> Splits:
     return Splits(*found)
 
 
-def _wrong_with(dataset: Any) -> str:
+def _protocol_violation(dataset: Any) -> str:
     """Return the first violation of trainer.data.sets.Dataset by ``dataset``; "" if there is none."""
     count, labels, shape = len(dataset), dataset.labels, dataset.shape
     if count < 1:
@@ -59,7 +59,7 @@ def _wrong_with(dataset: Any) -> str:
     return ""
 
 
-def _wrong_name(classes: Iterable[str]) -> str:
+def _invalid_class_name(classes: Iterable[str]) -> str:
     """Return a message on the first name in ``classes`` that result tables cannot hold; "" if there is none."""
     unfit = [name for name in classes if not is_utf8(name)]
     return f"the class name {unfit[0]!r} is not UTF-8, which result tables need." if unfit else ""

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Coroutine
 from pathlib import Path
 
-from slipway.base.errors import SlipwayError, message_of
+from slipway.base.errors import SlipwayError, error_line
 from slipway.base.parser import Parser
 
 NEEDED = ("dask_jobqueue", "distributed", "cryptography")
@@ -22,7 +22,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return int(arguments.command(arguments))
     except SlipwayError as error:
-        sys.stderr.write(f"dask: {message_of(error)}\n")
+        sys.stderr.write(f"dask: {error_line(error)}\n")
         return error.exit_code
     except KeyboardInterrupt:
         return 130

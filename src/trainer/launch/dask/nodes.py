@@ -60,7 +60,7 @@ async def hold(folder: Path, *, workers: int, minimum: int, wait: float, save: f
         ConfigError: if the scheduler refuses a job.
         NodesError: if fewer than ``minimum`` nodes arrived in time, or if too little time is left.
     """
-    ended = _when_ended()
+    ended = _end_event()
     logging.getLogger("distributed").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", message="Couldn't detect a suitable IP")  # on a host without internet access
     request = Request.read(folder)
@@ -71,8 +71,8 @@ async def hold(folder: Path, *, workers: int, minimum: int, wait: float, save: f
         async with _cluster(request, folder, name, wait=wait) as cluster:
             await _submit(cluster, workers)
             check = partial(_check_jobs, request, folder, name, minimum=minimum)
-            if await _come(cluster, ended, check, workers=workers, minimum=minimum, wait=wait):
-                await _write_down(cluster, request, folder, save=save)
+            if await _wait_for_workers(cluster, ended, check, workers=workers, minimum=minimum, wait=wait):
+                await _write_nodes(cluster, request, folder, save=save)
                 await ended.wait()
     finally:
         remove_key(folder)
@@ -146,7 +146,7 @@ async def _submit(cluster: JobQueueCluster, workers: int) -> None:
         ) from error
 
 
-async def _come(
+async def _wait_for_workers(
     cluster: JobQueueCluster,
     ended: asyncio.Event,
     check: Callable[[], None],
@@ -210,7 +210,7 @@ def _check_jobs(request: Request, folder: Path, name: str, *, minimum: int) -> N
         )
 
 
-async def _write_down(cluster: JobQueueCluster, request: Request, folder: Path, *, save: float) -> None:
+async def _write_nodes(cluster: JobQueueCluster, request: Request, folder: Path, *, save: float) -> None:
     """Write the nodes' addresses and remaining times for the job script and its steps, ordered by node name."""
     async with Client(cluster, asynchronous=True, set_as_default=False) as client:
         seen = await client.run(worker.name_and_age)
@@ -227,7 +227,7 @@ async def _write_down(cluster: JobQueueCluster, request: Request, folder: Path, 
     write_atomically(folder / NODES, "".join(lines))
 
 
-def _when_ended() -> asyncio.Event:
+def _end_event() -> asyncio.Event:
     """Return an event that SIGTERM, SIGINT, SIGHUP or the end of the parent process sets."""
     ended, caller, loop = asyncio.Event(), os.getppid(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

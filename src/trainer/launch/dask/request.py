@@ -76,7 +76,7 @@ def find_jobs(request: Request, name: str) -> list[str]:
     Raises:
         ConfigError: if the scheduler does not answer.
     """
-    return _said_by([word.replace("{name}", name) for word in request.find]).split()
+    return _output_of([word.replace("{name}", name) for word in request.find]).split()
 
 
 def cancel_jobs(request: Request, folder: Path) -> None:
@@ -93,14 +93,14 @@ def cancel_jobs(request: Request, folder: Path) -> None:
     for _ in range(TRIES):
         if not (jobs := find_jobs(request, name)):
             return
-        _said_by([*request.cancel, *jobs], may_fail=True)  # some jobs may have ended meanwhile
+        _output_of([*request.cancel, *jobs], may_fail=True)  # some jobs may have ended meanwhile
         time.sleep(2)
     raise ConfigError(
         "jobs-left", f"jobs {' '.join(jobs)} ({name}) do not end: cancel them manually with {request.cancel[0]}."
     )
 
 
-def _said_by(command: list[str], *, may_fail: bool = False) -> str:
+def _output_of(command: list[str], *, may_fail: bool = False) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=LIMIT, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -17,7 +17,7 @@ import msgspec
 
 from distributed import Client
 from slipway.base.contract import ATTEMPT_OUTPUT
-from slipway.base.errors import labelled
+from slipway.base.errors import add_label
 from trainer.config.errors import ConfigError, TrainerError
 from trainer.launch.dask import worker
 from trainer.launch.dask.connection import Connection, security_of
@@ -51,7 +51,7 @@ class Step:
         Raises:
             TrainerError: if Dask's scheduler no longer answers.
         """
-        self._client.subscribe_topic(self._name, self._hear)
+        self._client.subscribe_topic(self._name, self._on_event)
         futures = [
             self._client.submit(
                 worker.run, script, number, self._name,
@@ -63,7 +63,7 @@ class Step:
             self._news.clear()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), POLL)
-            await self._look_for_lost()
+            await self._check_lost_workers()
             for number, future in enumerate(futures):
                 if future.status == "error" and number not in self._codes:
                     sys.stderr.write(f"dask: node {number}: {await future.exception()}\n")
@@ -74,7 +74,7 @@ class Step:
         """Send SIGTERM to the commands on all nodes."""
         self._stopping = asyncio.ensure_future(self._stop())
 
-    def _hear(self, event: tuple[float, tuple[int, str, str | int]]) -> None:
+    def _on_event(self, event: tuple[float, tuple[int, str, str | int]]) -> None:
         """Write a node's output, or record the end of its command."""
         number, what, value = event[1]
         if what == worker.ENDED:
@@ -101,7 +101,7 @@ class Step:
         left = [address for number, address in self._workers.items() if number not in self._codes]
         await self._client.run(worker.stop, self._name, workers=left, on_error="ignore")
 
-    async def _look_for_lost(self) -> None:
+    async def _check_lost_workers(self) -> None:
         try:
             alive: dict[str, int] = await asyncio.wait_for(self._client.ncores(), CONNECT)
         except (OSError, TimeoutError) as error:
@@ -110,7 +110,7 @@ class Step:
             ) from error
         for number, address in self._workers.items():
             if address not in alive and number not in self._codes:
-                said = labelled(
+                said = add_label(
                     "warning", "node-lost", f"node {number} ({address}) is lost: its worker has left Dask's scheduler"
                 )
                 sys.stderr.write(f"dask: {said}\n")
@@ -137,10 +137,10 @@ async def run_step(folder: Path, script: str, *, together: bool, first_only: boo
     async with client:
         with open(log, "a", encoding="utf-8") as copy:  # noqa: ASYNC230, PTH123 -- its lines are few
             step = Step(client, connection.workers[: 1 if first_only else None], together=together, copy=copy)
-            return await _until_ended(step, script, stopped)
+            return await _run_until_stopped(step, script, stopped)
 
 
-async def _until_ended(step: Step, script: str, stopped: asyncio.Event) -> int:
+async def _run_until_stopped(step: Step, script: str, stopped: asyncio.Event) -> int:
     """Run the step, and stop it when ``stopped`` is set."""
     running = asyncio.ensure_future(step.run(script))
     waiting = asyncio.ensure_future(stopped.wait())

@@ -25,7 +25,7 @@ STARTED = "SLIPWAY_NODE_STARTED"
 """Variable with the time at which the node's job began, in seconds since 1970."""
 PIECE = 1 << 16
 POLL = 0.5
-LINGER = 60.0
+END_GRACE = 60.0
 """Seconds that processes have to end after a stop, or after a command that left processes running."""
 ENDED = "ended"
 ENDING = {Status.stopping, Status.stopped, Status.closing_gracefully, Status.closing, Status.closed, Status.failed}
@@ -50,7 +50,7 @@ def _watch(worker: Worker, parent: int) -> None:
         time.sleep(POLL)
     for step in [*_stops]:
         stop(step)
-    deadline = time.monotonic() + LINGER
+    deadline = time.monotonic() + END_GRACE
     while _stops and time.monotonic() < deadline:
         time.sleep(POLL)
     time.sleep(EXIT)
@@ -100,7 +100,7 @@ def run(script: str, number: int, step: str) -> None:
                     process.stdin.close()
                 process.stdin = None
             if deadline is None and (process.stdin is None or process.poll() is not None):
-                deadline = now + LINGER
+                deadline = now + END_GRACE
             if deadline is not None and now > deadline:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)

@@ -46,7 +46,7 @@ def cut(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
             raise ConfigError("bad-split", f"--split {first},{second}: the model calls {second} first.")
     for name, begin in zip(names, begins, strict=True):
         _require_one_edge(model, nodes, name, begin)
-    _refuse_draws(nodes, names)
+    _reject_random_draws(nodes, names)
     bounds = [0, *begins, len(nodes)]
     stages: list[nn.Module] = [_stage(model, nodes, begin, end) for begin, end in pairwise(bounds)]
     _require_own_parameters(stages)
@@ -151,7 +151,7 @@ def _require_one_edge(model: nn.Module, nodes: list[fx.Node], name: str, begin: 
     )
 
 
-def _refuse_draws(nodes: list[fx.Node], names: Sequence[str]) -> None:
+def _reject_random_draws(nodes: list[fx.Node], names: Sequence[str]) -> None:
     """Raise a ConfigError for random draws between modules, which cannot be seeded alike in whole model and stages."""
     for node in nodes:
         called = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")

@@ -94,7 +94,7 @@ class Pipeline:
         left: dict[tuple[int, int], _Pass] = {}
         gradients: dict[tuple[int, int], Tensor] = {}
 
-        def go_forward(unit: Unit) -> None:
+        def run_forward(unit: Unit) -> None:
             stage, _, number = unit
             if stage == 0:
                 under_way[number] = next(micros)
@@ -107,7 +107,7 @@ class Pipeline:
                 leaving = self.stages[stage](received)
             left[stage, number] = _Pass(entering, leaving)
 
-        def go_backward(unit: Unit) -> None:
+        def run_backward(unit: Unit) -> None:
             stage, _, number = unit
             entering, leaving = left.pop((stage, number))
             if stage == last:
@@ -122,7 +122,7 @@ class Pipeline:
 
         for unit in SCHEDULES[self.schedule](len(self.stages), count):
             with measure(unit):
-                (go_forward if unit.kind == "F" else go_backward)(unit)
+                (run_forward if unit.kind == "F" else run_backward)(unit)
 
 
 def _unmeasured(_unit: Unit) -> AbstractContextManager[None]:

@@ -64,15 +64,15 @@ def profile(
             entering = entering.to(device).requires_grad_(place > 0)
             if number == 0:
                 activations.append(_kept(piece, entering, forward))
-            entering, went_forward, went_backward = _timed(piece, entering, forward)
+            entering, forward_seconds, backward_seconds = _timed(piece, entering, forward)
             if number:
-                times[place].append((went_forward, went_backward))
+                times[place].append((forward_seconds, backward_seconds))
             piece.to(CPU)
     return [
         Piece(
             name,
-            min(went_forward for went_forward, _ in measured),
-            min(went_backward for _, went_backward in measured),
+            min(forward_seconds for forward_seconds, _ in measured),
+            min(backward_seconds for _, backward_seconds in measured),
             sum(tensor.nbytes for tensor in (*piece.parameters(), *piece.buffers())),
             kept,
         )
@@ -106,12 +106,12 @@ def _timed(
     start = _now(entering.device)
     with forward():
         leaving = piece(received)
-    went_forward = _now(entering.device) - start
+    forward_seconds = _now(entering.device) - start
     gradient = leaving.detach().clone()
     start = _now(entering.device)
     if leaving.requires_grad:  # the first piece may have no parameters
         leaving.backward(gradient)
-    return leaving.detach(), went_forward, _now(entering.device) - start
+    return leaving.detach(), forward_seconds, _now(entering.device) - start
 
 
 def _now(device: torch.device) -> float:
