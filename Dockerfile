@@ -1,22 +1,22 @@
-# The image, by docker or buildah: `docker build -t slipway .`. apptainer.def builds the same one; a test compares the two.
-# What is done stands in containers/install, versions in containers/pins.
+# Recipe of the image for docker or buildah: `docker build -t slipway .`. apptainer.def builds the same image; a test
+# compares the two. The build steps are in containers/install, the versions in containers/pins.
 ARG BASE_IMAGE=docker.io/library/debian:bookworm-20250520-slim
 # hadolint ignore=DL3006 # the tag is in the argument
 FROM ${BASE_IMAGE} AS slipway
 
-# A name in containers/pins, and where pip looks besides its defaults.
+# A name in containers/pins, and additional package sources for pip.
 ARG VARIANT=cuda
 ARG PIP_INDEX_URL=""
 ARG PIP_EXTRA_INDEX_URL=""
 ARG PIP_FIND_LINKS=""
 ARG PIP_CERT=""
 
-# No variable of NCCL, Open MPI or OpenMP: those are the job's. ~/.local of whoever runs it stays out.
+# Set no variables of NCCL, Open MPI or OpenMP: they belong to the job. PYTHONNOUSERSITE excludes the user's ~/.local.
 ENV PATH=/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 ENV PYTHONNOUSERSITE=1
 ENV LC_ALL=C.UTF-8
 
-# A layer per script; what changes most comes last.
+# One layer per script, ordered from rare to frequent changes.
 COPY containers/pins /opt/slipway/containers/pins
 COPY containers/locks /opt/slipway/containers/locks
 COPY containers/install /opt/slipway/containers/install
@@ -36,7 +36,7 @@ COPY src /opt/slipway/src
 RUN /opt/slipway/containers/install/50-trainer.sh
 RUN /opt/slipway/containers/install/60-sbom.sh
 
-# For the labels alone: the versions are those of the pins, which a test holds these defaults against.
+# Only for the labels: the pins hold the versions, and a test compares these defaults with them.
 ARG TORCH_VERSION=2.15.0
 ARG CUDA_VERSION=13.2
 ARG HOROVOD_VERSION=0.28.1

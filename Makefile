@@ -1,10 +1,10 @@
-# `make` lists the targets. Each runs one script of build/ or one command. Settings are given on the
+# `make` lists the targets. Each runs one script of build/ or one command. Pass settings on the
 # command line: make train ARGS="--epochs 5"
 
-# The parts of the tests that `make test` runs after the set-up: core is a choice of distributed.
-# `make test-all` runs the others too: slow (of unit), distributed, gpu (`make gpu`), and three that
-# need root: image builds the CPU image from both recipes; in-image tests it and trains in it;
-# cluster trains on a Slurm cluster of two nodes, also in the image (SYSTEM=1 installs Slurm).
+# The parts of the tests that `make test` runs after the setup; core is a subset of distributed.
+# `make test-all` also runs the others: slow (of unit), distributed, gpu (`make gpu`), and three that
+# need root. image builds the CPU image from both recipes; in-image tests it and trains in it; cluster
+# trains on a Slurm cluster of two nodes, also in the image (SYSTEM=1 installs Slurm).
 export PARTS ?= lint unit core
 
 # Settings that the scripts read from the environment; each script describes its own.
@@ -18,27 +18,27 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | \
 	while IFS='|' read -r target text; do printf '  %-12s %s\n' "$$target" "$$text"; done
 
-setup: ## make .venv with everything, tests included (SYSTEM=1 installs missing system packages by apt-get)
+setup: ## create .venv with everything, including the tests' tools (SYSTEM=1 installs missing system packages with apt-get)
 	@build/setup test
 
-train: ## train the digits example on this machine, on its GPUs, in the image if there is one (ARGS="--epochs 5" adds flags)
+train: ## train the digits example on this machine, on its GPUs, in the image if it exists (ARGS="--epochs 5" adds flags)
 	@build/train $(ARGS)
 
-test: ## set up, lint, and run the quick tests (PARTS="unit core": these parts)
+test: ## set up, lint, and run the quick tests (PARTS="unit core": only these parts)
 	@build/test
 
-test-all: ## all tests that CI runs: of ranks, of the image, on a Slurm cluster (root, SYSTEM=1), and those of `make test`
+test-all: ## run all tests of CI: those of `make test`, of ranks, of the image, on a Slurm cluster (root, SYSTEM=1)
 	@PARTS="$(PARTS) slow distributed gpu image in-image cluster" build/test
 
-test-quick: ## the unit tests alone, for the inner loop: four minutes on two cores
+test-quick: ## run only the unit tests, for the inner loop: four minutes on two cores
 	@build/setup test
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" pytest -n logical --dist worksteal tests/unit
 
-lint: ## lint, format check, types, shellcheck
+lint: ## run the linters, format check, type check and shellcheck
 	@build/setup test
 	@build/lint
 
-cluster: ## a shell on the login node of a Slurm cluster of two nodes on this machine (root; SYSTEM=1 installs Slurm)
+cluster: ## open a shell on the login node of a Slurm cluster of two nodes on this machine (root; SYSTEM=1 installs Slurm)
 	@build/cluster
 
 wheelhouse: ## download all packages of a virtual environment into wheelhouse/, for nodes without a network (VARIANT=cpu, HOROVOD=1)
@@ -47,30 +47,30 @@ wheelhouse: ## download all packages of a virtual environment into wheelhouse/, 
 image: ## build dist/slipway-cpu.sif, from both recipes (VARIANT=cuda, BASE_IMAGE=, ROUTES=, SCRATCH=)
 	@build/image
 
-test-image: ## test the images in dist/, and train in them, with this checkout's sources too (VARIANT=cuda12)
+test-image: ## test the images in dist/ and train in them, also with this checkout's sources (VARIANT=cuda12)
 	@PARTS=in-image build/test
 
 run: ## run ARGS="COMMAND ..." in IMAGE=dist/slipway-cpu.sif (SRC=src: with this checkout's sources, without a rebuild)
 	@build/run $(or $(IMAGE),dist/slipway-cpu.sif) $(ARGS)
 
-pull: ## convert a published IMAGE=docker://... into dist/NAME.sif
+pull: ## convert a published IMAGE=docker://... to dist/NAME.sif
 	@build/pull $(IMAGE)
 
-coverage: ## branch coverage of src/ by the unit and distributed tests, with all processes that they start
+coverage: ## measure the branch coverage of src/ by the unit and distributed tests, in all processes that they start
 	@build/setup test
 	@build/coverage
 
-bench: ## compare the speed with that of other programs, as a table and a figure in runs/ (ARGS="training --rounds 9")
+bench: ## compare the speed with other programs, as tables and a figure in runs/ (ARGS="training --rounds 9")
 	@build/setup test
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python bench $(ARGS)
 
-gpu: ## correctness, benches, start and unit tests on this machine's GPU, in 8 minutes; small without one (ARGS="start --out DIR")
+gpu: ## run correctness tests, benchmarks, start and unit tests on this machine's GPU, in 8 minutes; small on the CPU without one (ARGS="start --out DIR")
 	@build/gpu $(ARGS)
 
 gpu-pack: ## fill gpu-pack/ with the wheels that `make gpu` needs on a machine without a network
 	@build/gpu-env pack gpu-pack
 
-mutants: ## change the code in small ways, and see whether a test notices (ARGS="FOLDER --seed 1 --count 400 FILE...")
+mutants: ## change the code in small ways and check that tests fail (ARGS="FOLDER --seed 1 --count 400 FILE...")
 	@build/setup test
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python build/mutants $(or $(ARGS),runs/mutants)
 
@@ -78,19 +78,19 @@ generate: ## regenerate the library's settings, tables of docs/contract.md, conf
 	@build/setup test
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" build/generate
 
-prove: ## the long tests that `make test` leaves out, some on a real OpenPBS (OPENPBS_SOURCE: its tarball; else from upstream)
+prove: ## run the long tests that `make test` omits, some on a real OpenPBS (OPENPBS_SOURCE: its tarball; default: fetch from upstream)
 	@build/setup test
 	@build/openpbs >/dev/null || echo 'prove: no OpenPBS, so its tests are skipped'
 	PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/pytest -m prove
 
-prove-fresh: ## `make train` and `make test` in a fresh Debian (needs root; SYSTEM=1 as in setup)
+prove-fresh: ## run `make train` and `make test` in a fresh Debian (needs root; SYSTEM=1 as in setup)
 	@build/fresh-chroot
 
-pins: ## ask the registry for the digest of the base's tag, and write it into the pins and both recipes
+pins: ## request the digest of the base's tag from the registry, and write it into the pins and both recipes
 	@build/pins
 
-locks: ## regenerate containers/locks from pyproject.toml and the pins (VARIANT=cuda12: of that variant alone)
+locks: ## regenerate containers/locks from pyproject.toml and the pins (VARIANT=cuda12: only that variant)
 	@python3 build/lock $(VARIANT)
 
-clean: ## remove .venv, those of other variants and the tools' caches; runs/ and data/ are kept
+clean: ## remove .venv, the environments of other variants and the tools' caches; keep runs/ and data/
 	rm -rf .venv $(patsubst containers/pins/%.env,.venv-%,$(wildcard containers/pins/*.env)) .mypy_cache .pytest_cache .ruff_cache

@@ -1,7 +1,7 @@
-"""``python bench [NAME ...] [--gpu] [--rounds N]``: comparisons with other programs, as tables and a figure.
+"""``python bench [NAME ...] [--gpu] [--rounds N]``: compare with other programs, as tables and a figure.
 
-Left in runs/bench-DATE: bench.md, bench.png, and bench.json with the cost of each turn. With --gpu, those that a GPU
-speeds up; where there is none, they run in small sizes on the CPU, which shows no more than that they work.
+Results are in runs/bench-DATE: bench.md, bench.png, and bench.json with the cost of each turn. --gpu selects the
+comparisons that a GPU speeds up; without a GPU they run in small sizes on the CPU, only to test that they work.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ PARTS: dict[str, Callable[..., Iterable[Comparison]]] = {
     "packed": packed.comparisons,
 }
 NAMED_ONLY = {"packed"}
-"""Needs root and 11 GB of disk."""
+"""Parts that run only if they are named: packed needs root and 11 GB of disk."""
 EXIT_VOID = 3
-"""Exit code if the machine was too busy for a comparison; 1 is a failure."""
+"""Exit code if the machine was too busy for a valid comparison; 1 is a failure."""
 ROW, WIDTH = 0.26, 9.0
-"""Inches of the figure."""
+"""Sizes in the figure, in inches."""
 
 
 def gpu_parts() -> dict[str, Callable[..., Iterable[Comparison]]]:
-    """Return the parts for a GPU."""
+    """Return the parts for a GPU; in small sizes for the CPU if there is none."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cpu":
         print("no GPU: small sizes on the CPU", file=sys.stderr)
@@ -64,11 +64,11 @@ def gpu_parts() -> dict[str, Callable[..., Iterable[Comparison]]]:
 
 
 def machine() -> str:
-    """Return on what was measured."""
+    """Return a description of the machine, the torch version and the commit."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     cpu = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
     gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
-    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # torch 2.10 does not say
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # torch 2.10 lacks it
     flags = " ".join(sorted(name for name, there in capabilities.items() if there is True))
     describe = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
     version = os.environ.get("MAKE_GPU_COMMIT", "")
@@ -78,7 +78,7 @@ def machine() -> str:
 
 
 def draw(comparisons: list[Comparison], path: Path) -> None:
-    """Draw how many times less than its peer each contender costs: bars to the median, lines from least to most."""
+    """Draw the factor by which each contender costs less than its peer: median as bar, minimum to maximum as line."""
     heights = [len(comparison.costs) for comparison in comparisons]
     figure, axes = plt.subplots(
         len(comparisons),
@@ -103,22 +103,22 @@ def draw(comparisons: list[Comparison], path: Path) -> None:
         axis.invert_yaxis()
         axis.set_xscale("log")
         axis.margins(x=0.15)
-    axes[-1, 0].set_xlabel("times less than the first (black: aim, and least to most of all rounds)")
+    axes[-1, 0].set_xlabel("times less than the first (black: target, and minimum to maximum of all rounds)")
     figure.savefig(path, dpi=120)
 
 
 def main() -> int:
-    """Measure, and return EXIT_VOID if a comparison is void."""
+    """Run the comparisons and return the exit code: EXIT_VOID if one is void."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(PARTS))
     parser.add_argument("--gpu", action="store_true")
-    parser.add_argument("--rounds", type=int, help="of each comparison; by default 3 to 15")
+    parser.add_argument("--rounds", type=int, help="rounds of each comparison; by default 3 to 15")
     name = f"bench-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    parser.add_argument("--folder", type=Path, default=ROOT / "runs" / name, help="a new one, by default in runs/")
+    parser.add_argument("--folder", type=Path, default=ROOT / "runs" / name, help="a new folder, by default in runs/")
     arguments = parser.parse_args()
     parts = gpu_parts() if arguments.gpu else PARTS
     if unknown := set(arguments.names) - set(parts):
-        parser.error(f"no {', '.join(sorted(unknown))}: there are {', '.join(parts)}")
+        parser.error(f"no comparison {', '.join(sorted(unknown))}; available: {', '.join(parts)}")
     folder = arguments.folder
     folder.mkdir(parents=True)
     rounds = {"rounds": arguments.rounds} if arguments.rounds else {}
@@ -128,7 +128,7 @@ def main() -> int:
         for comparison in parts[name](**rounds):
             print(comparison.table(), "\n", flush=True)
             found.append(comparison)
-            # What there is so far, should the next one fail.
+            # Write the results so far, in case the next comparison fails.
             tables = "\n\n".join(comparison.table() for comparison in found)
             (folder / "bench.md").write_text(f"{where}\n\n{tables}\n", encoding="utf-8")
             rows = [comparison.as_json() for comparison in found]

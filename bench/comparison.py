@@ -1,4 +1,4 @@
-"""Costs of contenders that take turns, in another order each round: what else the machine does falls on all alike."""
+"""Compare the costs of contenders that take turns in a new order each round, so that other load affects all alike."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 NOISE = 1.1
-"""A peer against itself: a comparison whose ratio is off by more is void."""
+"""Largest ratio of the peer to itself, or its inverse; beyond it a comparison is void."""
 AGAIN = "the first again"
 
 
 class Cost(NamedTuple):
-    """Of one turn."""
+    """The cost of one turn."""
 
     value: float
-    """What is compared, in the unit of the measure: as a rule CPU time."""
+    """The value compared, in the unit of the measure: usually CPU time."""
     clock: float | None = None
-    """Seconds, or the like, by the clock, where they were measured too."""
+    """Wall-clock time, usually in seconds, if it was measured."""
 
 
 Turn = Callable[[], Cost]
@@ -34,23 +34,23 @@ Aim = float | Mapping[str, float]
 
 
 class Measure(NamedTuple):
-    """What is compared."""
+    """A quantity to compare."""
 
     title: str
     unit: str
     aims: Mapping[str, Aim] = {}
-    """How many times less than the peer a contender is to cost; or than each of several contenders, by their names."""
+    """Targets by contender: the factor by which it should cost less than the peer, or than each named contender."""
     limits: Mapping[str, float] = {}
-    """What a contender is to cost at most, in the unit of the measure."""
+    """Maximum cost by contender, in the unit of the measure."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What contenders cost, each round."""
+    """The costs of contenders in each round."""
 
     measure: Measure
     costs: dict[str, list[Cost]]
-    """Of each contender; the first one is the peer that the others are compared with, the last one that once more."""
+    """Costs by contender: first the peer that the others are compared with, last (AGAIN) the peer once more."""
 
     @property
     def peer(self) -> str:
@@ -58,36 +58,36 @@ class Comparison:
         return next(iter(self.costs))
 
     def ratios(self, name: str, peer: str | None = None) -> list[float]:
-        """Return how many times less than the peer, or another contender, a contender cost, round by round."""
+        """Return, for each round, the factor by which a contender cost less than the peer or another contender."""
         pairs = zip(self.costs[peer or self.peer], self.costs[name], strict=True)
         return [first.value / cost.value for first, cost in pairs]
 
     @property
     def is_void(self) -> bool:
-        """Whether the machine was too busy to measure."""
+        """True if the machine was too busy to measure."""
         return not 1 / NOISE < statistics.median(self.ratios(AGAIN)) < NOISE
 
     def aims(self, name: str) -> dict[str, float]:
-        """Return how many times less than which others a contender is to cost."""
+        """Return a contender's targets by peer: the factor by which it should cost less."""
         aim = self.measure.aims.get(name, {})
         return {self.peer: aim} if isinstance(aim, float | int) else dict(aim)
 
     def misses(self, name: str) -> bool:
-        """Return whether a contender misses one of its aims, or its limit."""
+        """Return whether a contender misses a target or exceeds its limit."""
         cost = statistics.median(cost.value for cost in self.costs[name])
         return cost > self.measure.limits.get(name, float("inf")) or any(
             statistics.median(self.ratios(name, peer)) < aim for peer, aim in self.aims(name).items()
         )
 
     def table(self) -> str:
-        """Return a table in Markdown, with a row for each contender."""
+        """Return a Markdown table with a row for each contender."""
         title, unit = self.measure.title, self.measure.unit
         rounds = len(self.costs[AGAIN])
         head = [
-            f"{title}: medians of {rounds} rounds, least and most in brackets"
+            f"{title}: medians of {rounds} rounds, minimum and maximum in brackets"
             + ("; VOID, the machine was too busy" if self.is_void else ""),
             "",
-            f"| | {unit} | by the clock | times less | aim |",
+            f"| | {unit} | wall clock | times less | target |",
             "|---|---|---|---|---|",
         ]
         return "\n".join([*head, *map(self._row, self.costs)])
@@ -107,7 +107,7 @@ class Comparison:
         return f"| {' | '.join(cells)} |"
 
     def as_json(self) -> dict[str, Any]:
-        """Return all costs, and what they come to."""
+        """Return all costs and ratios as JSON types."""
         ratios = {name: self.ratios(name) for name in self.costs}
         costs = {name: [cost._asdict() for cost in turns] for name, turns in self.costs.items()}
         return {**self.measure._asdict(), "void": self.is_void, "costs": costs, "ratios": ratios}
@@ -121,7 +121,7 @@ def compare(
     unit: str = "CPU seconds",
     aims: Mapping[str, Aim] | None = None,
 ) -> Comparison:
-    """Let contenders take turns for some rounds; the first one, their peer, has two turns in each."""
+    """Let contenders take turns for some rounds; the first one, the peer, takes two turns in each."""
 
     def in_list(turn: Turn) -> list[Cost]:
         return [turn()]
@@ -133,7 +133,7 @@ def compare(
 def compare_all(
     measures: Sequence[Measure], contenders: Mapping[str, Callable[[], Sequence[Cost]]], *, rounds: int
 ) -> list[Comparison]:
-    """Do the same for contenders whose turns have a cost in each of some ``measures``."""
+    """Like ``compare``, for contenders whose turns return a cost for each of ``measures``."""
     peer = next(iter(contenders))
     found: dict[str, list[Sequence[Cost]]] = {name: [] for name in [*contenders, AGAIN]}
     for number in range(rounds):
@@ -147,8 +147,8 @@ def compare_all(
 
 
 def timed(action: Callable[[], object], *, device: str = "cpu") -> Cost:
-    """Return what an action in this process takes; on a GPU the time by the clock is what is compared."""
-    import torch  # noqa: PLC0415 -- takes its time, and not all comparisons need it
+    """Return the cost of an action in this process: its CPU time, or on a GPU its wall-clock time."""
+    import torch  # noqa: PLC0415 -- slow, and not all comparisons need it
 
     used, began = time.process_time(), time.perf_counter()
     action()
@@ -159,7 +159,7 @@ def timed(action: Callable[[], object], *, device: str = "cpu") -> Cost:
 
 
 def run(words: Sequence[str | Path], *, tries: int = 1, **environment: str) -> Cost:
-    """Return what a command, and all that it starts, takes; exit if it fails as often as it is tried."""
+    """Return the cost of a command and all its children; exit if all ``tries`` fail."""
     with tempfile.TemporaryFile() as output:
         began = time.monotonic()
         child = subprocess.Popen(words, stdout=output, stderr=output, env=os.environ | environment)

@@ -1,7 +1,7 @@
-"""``python bench/compiled.py [--rounds N]``: one step with --compile in a job, also with what the run folder keeps.
+"""``python bench/compiled.py [--rounds N]``: time one step with --compile, with and without the run folder's cache.
 
-ResNet-18 on small images, on one CPU. The caches of torch are empty each time, as on a node that has just been given to
-a job; the run folder of the second holds what an attempt before has compiled (slipway.checkpoint.compile_cache).
+ResNet-18 on small images, on one CPU. torch's caches are empty each time, as on a node that is new to the job. The
+second contender's run folder holds the code that an earlier attempt compiled (slipway.checkpoint.compile_cache).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TRAINER = [
 
 
 def train(folder: Path, *, steps: int) -> Cost:
-    """Return what an attempt of a job takes, on a node of its own, that trains in ``folder`` up to so many steps."""
+    """Return the cost of an attempt on a new node that trains in ``folder`` up to step ``steps``."""
     words = ["--output-dir", str(folder), "--max-steps", str(steps), "--resume", "auto"]
     with tempfile.TemporaryDirectory() as disk:
         cache = str(Path(disk, "inductor"))
@@ -34,13 +34,13 @@ def train(folder: Path, *, steps: int) -> Cost:
 
 @contextmanager
 def copied(folder: Path) -> Iterator[Path]:
-    """Yield the path of a copy of ``folder``."""
+    """Yield the path of a temporary copy of ``folder``."""
     with tempfile.TemporaryDirectory() as place:
         yield Path(shutil.copytree(folder, Path(place, "run"), symlinks=True))
 
 
 def comparisons(rounds: int = 1) -> list[Comparison]:
-    """Measure."""
+    """Compare starting with and without the cache."""
 
     def turn(begun: Path, *, keeps: bool) -> Cost:
         with copied(begun) as folder:

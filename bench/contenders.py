@@ -1,6 +1,6 @@
-"""The loops that ``bench/session.py`` compares: each trains the same small model on the same batches without end.
+"""Endless training loops that ``bench/session.py`` compares: each trains the same small model on the same batches.
 
-A contender imports its own libraries. What all of them do: read the loss now and then, and record it if they can.
+Each contender imports its own libraries. All of them read the loss at intervals, and record it if they can.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ if TYPE_CHECKING:
     from trainer.data.sets import Splits
 
 Turn = Callable[[], None]
-"""Is called as a step begins."""
+"""Called at the start of each step."""
 LOG_INTERVAL = 50
 BATCHES = torch.randn(100, 8, 16).unbind()
 ENDLESS = 1 << 18
-"""Steps, more than anybody takes."""
+"""A number of steps that no contender reaches."""
 
 
 class Batches(Dataset[Tensor]):
-    """Batches, more than anybody fetches."""
+    """A data set of more batches than any contender fetches."""
 
     def __init__(self, turn: Turn) -> None:
-        """Call ``turn`` as one is fetched."""
+        """Create a data set that calls ``turn`` for each fetch."""
         self._turn = turn
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of batches."""
         return ENDLESS
 
     def __getitem__(self, number: int) -> Tensor:
-        """Return one: float32 [8, 16]."""
+        """Return a batch: float32 [8, 16]."""
         self._turn()
         return BATCHES[number % len(BATCHES)]
 
 
 def loader(turn: Turn) -> DataLoader[Tensor]:
-    """Return the batches as all but the trainer read them."""
+    """Return the data loader of all contenders except the trainer."""
     return DataLoader(Batches(turn), batch_size=None)
 
 
 def parts() -> tuple[nn.Module, torch.optim.Optimizer]:
-    """Return a model of one layer, and its optimiser: what they compute takes no time."""
+    """Return a one-layer model and its optimizer, whose computation takes almost no time."""
     model = nn.Linear(16, 1, bias=False)
     return model, torch.optim.SGD(model.parameters(), lr=1e-3)
 
@@ -66,7 +66,7 @@ def bare(turn: Turn, _folder: str) -> None:
 
 
 def session(turn: Turn, folder: str) -> None:
-    """Train in a session: everything it offers is on."""
+    """Train in a session with all its features enabled."""
     from slipway import Session  # noqa: PLC0415 -- each contender imports its own
 
     model, optimizer = parts()
@@ -81,19 +81,19 @@ def session(turn: Turn, folder: str) -> None:
 
 
 class Images:
-    """The batches as the trainer's data set (trainer.data.sets.Dataset): images of 4 by 4 pixels, of one class."""
+    """The batches as a data set of the trainer (trainer.data.sets.Dataset): images of 4 by 4 pixels, of one class."""
 
     turn: Turn = staticmethod(lambda: None)
     shape, classes, draws, in_memory = (1, 4, 4), ("only",), 0, True
     mean_std = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
 
     def __init__(self, samples: int) -> None:
-        """Be so many images."""
+        """Create ``samples`` images."""
         self.labels = torch.zeros(samples, dtype=torch.int64)
         self._batch = torch.zeros(8, 1, 4, 4, dtype=torch.uint8)
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of images."""
         return len(self.labels)
 
     def fetch(self, ids: list[int], _draws: object) -> object:
@@ -104,7 +104,7 @@ class Images:
         return Fetched(self._batch[: len(ids)], [])
 
     def describe(self, sample: int) -> str:
-        """Return its number."""
+        """Return the sample's number."""
         return str(sample)
 
 
@@ -116,12 +116,12 @@ def images(_config: object) -> Splits:
 
 
 def image_model(_shape: object, _classes: int) -> nn.Module:
-    """Return the model as the trainer's (``--arch contenders:image_model``)."""
+    """Return the model for the trainer (``--arch contenders:image_model``)."""
     return nn.Sequential(nn.Flatten(), parts()[0])
 
 
 def trainer(turn: Turn, folder: str) -> None:
-    """Train by the trainer: it also normalises images, takes their cross entropy, and sets learning rate and seed."""
+    """Train with the trainer. It also normalizes images, computes cross entropy, and sets learning rate and seed."""
     from trainer.__main__ import main  # noqa: PLC0415
 
     Images.turn = staticmethod(turn)
@@ -135,7 +135,7 @@ def trainer(turn: Turn, folder: str) -> None:
 
 
 def fabric(turn: Turn, folder: str) -> None:
-    """Train under Lightning Fabric: model and optimiser wrapped, nothing saved."""
+    """Train with Lightning Fabric: model and optimizer wrapped, nothing saved."""
     from lightning.fabric import Fabric  # noqa: PLC0415
     from lightning.fabric.loggers import CSVLogger  # noqa: PLC0415
 
@@ -151,7 +151,7 @@ def fabric(turn: Turn, folder: str) -> None:
 
 
 def accelerate(turn: Turn, _folder: str) -> None:
-    """Train under Accelerate: model and optimiser wrapped, nothing saved."""
+    """Train with Accelerate: model and optimizer wrapped, nothing saved."""
     from accelerate import Accelerator  # noqa: PLC0415
 
     accelerator = Accelerator(cpu=True)
@@ -167,7 +167,7 @@ def accelerate(turn: Turn, _folder: str) -> None:
 
 
 def ignite(turn: Turn, _folder: str) -> None:
-    """Train under ignite, with a running average of the loss."""
+    """Train with ignite, with a running average of the loss."""
     from ignite.engine import Engine, Events  # noqa: PLC0415
     from ignite.metrics import RunningAverage  # noqa: PLC0415
 
@@ -189,7 +189,7 @@ def ignite(turn: Turn, _folder: str) -> None:
 
 
 def lightning(turn: Turn, folder: str) -> None:
-    """Train under Lightning's Trainer, with its own log and nothing saved."""
+    """Train with Lightning's Trainer, with its own log and nothing saved."""
     import lightning as L  # noqa: PLC0415 -- as its users write
     from lightning.pytorch.loggers import CSVLogger  # noqa: PLC0415
 
@@ -219,7 +219,7 @@ def lightning(turn: Turn, folder: str) -> None:
 
 
 Contender = Callable[[Turn, str], None]
-"""Trains until it is ended; what it writes goes into the folder."""
+"""Trains until its process is killed; writes to the folder."""
 CONTENDERS: dict[str, tuple[Contender, str]] = {
     "bare": (bare, "torch"),
     "bare, again": (bare, "torch"),
@@ -230,9 +230,9 @@ CONTENDERS: dict[str, tuple[Contender, str]] = {
     "Accelerate": (accelerate, "accelerate"),
     "Lightning": (lightning, "lightning"),
 }
-"""By name: the loop, and the library that it needs."""
+"""The loop and the library that it needs, by name."""
 
 
 def installed() -> dict[str, Contender]:
-    """Return the contenders whose library is there."""
+    """Return the contenders whose library is installed."""
     return {name: train for name, (train, library) in CONTENDERS.items() if importlib.util.find_spec(library)}

@@ -1,7 +1,7 @@
-"""``python bench/decoders.py [--seeds N]``: whether a model learns as well from images that simplejpeg has decoded.
+"""``python bench/decoders.py [--seeds N]``: compare the accuracy of training on images decoded by PIL and simplejpeg.
 
-Two sets of JPEG files: the handwritten digits, enlarged to 96 x 96 pixels, and ``trainer make-data aerial``. A small
-CNN is trained on random crops of 40 pixels, with each decoder and each seed, and evaluated on images of PIL.
+Two sets of JPEG files: the handwritten digits, enlarged to 96 x 96 pixels, and ``trainer make-data aerial``. For
+each decoder and seed it trains a small CNN on random crops of 40 pixels and evaluates it on images decoded by PIL.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EPOCHS = {"digits": 10, "aerial": 4}
 
 
 def write_digits(folder: Path) -> None:
-    """Write the digits as cameras would: smooth, in colour, with the traces of JPEG."""
+    """Write the digits as JPEG files that resemble photographs: smooth, in color, with compression artifacts."""
     for part, samples in zip(("train", "val"), open_data(DataConfig()), strict=True):
         images = samples.fetch(np.arange(len(samples)), None).images
         for number, (image, label) in enumerate(zip(images, samples.labels.tolist(), strict=True)):
@@ -50,12 +50,12 @@ def write_aerial(folder: Path) -> None:
 
 
 def call(*words: str) -> None:
-    """Run the trainer."""
+    """Run the trainer; raise an error if it fails."""
     subprocess.run([sys.executable, "-m", "trainer", *words], check=True, stdout=subprocess.DEVNULL)
 
 
 def accuracy(data: Path, run: Path, *flags: str) -> float:
-    """Train, and return the accuracy on the validation images in percent."""
+    """Train, and return the validation accuracy in percent."""
     call(*FLAGS, "--data-dir", str(data), "--output-dir", str(run), *flags)
     call("evaluate", str(run), "--output", str(run.with_suffix(".evaluated")))
     return 100 * float(json.loads((run.with_suffix(".evaluated") / "evaluation.json").read_text())["accuracy"])

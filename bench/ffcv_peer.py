@@ -1,4 +1,4 @@
-"""FFCV, which has to be compiled, as a peer; ``python bench/ffcv_peer.py FOLDER`` writes its file of FOLDER/photos."""
+"""FFCV, which must be compiled, as a peer. ``python bench/ffcv_peer.py FOLDER`` packs FOLDER/photos into its file."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ FILE = "photos.beton"
 
 
 def installed() -> str | None:
-    """Return the folder with FFCV, which is compiled at the first call; None without what that needs."""
+    """Return the folder with FFCV, compiled at the first call; None if a build requirement is missing."""
     if subprocess.run(["pkg-config", "--exists", "opencv4", "libturbojpeg"], check=False).returncode:
-        print(f"FFCV is left out: it needs {NEEDED}", file=sys.stderr)
+        print(f"skipping FFCV: it needs {NEEDED}", file=sys.stderr)
         return None
     return peers.installed(PACKAGES, "--no-build-isolation")
 
 
 def write(place: Path, environment: Mapping[str, str]) -> None:
-    """Write FFCV's file of the photographs in ``place``, in a process in whose ``environment`` FFCV is."""
+    """Write FFCV's file of the photographs in ``place``, in a process with FFCV in its ``environment``."""
     words = [sys.executable, __file__, str(place)]
     subprocess.run(words, check=True, env=os.environ | environment, stderr=subprocess.DEVNULL)
 
@@ -34,7 +34,7 @@ def write(place: Path, environment: Mapping[str, str]) -> None:
 def loader(place: Path, indices: Sequence[int] | None = None, *, in_memory: bool) -> Any:
     """Return FFCV's loader of all photographs, or those of ``indices``, with its own random crops and flips.
 
-    A set that is not in memory is read in FFCV's order for such sets. Functions are compiled in the first pass.
+    A set that is not in memory is read in FFCV's order for such sets. FFCV compiles functions in the first pass.
     """
     from ffcv.fields.decoders import IntDecoder, RandomResizedCropRGBImageDecoder  # type: ignore[import-not-found]
     from ffcv.loader import Loader, OrderOption  # type: ignore[import-not-found]
@@ -55,7 +55,7 @@ def loader(place: Path, indices: Sequence[int] | None = None, *, in_memory: bool
 
 
 def count(batches: Any) -> int:
-    """Go through a loader, and return how many photographs there were."""
+    """Iterate over a loader and return its number of photographs."""
     return sum(len(images) for images, _ in batches)
 
 

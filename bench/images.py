@@ -1,10 +1,10 @@
-"""``python bench/images.py [--rounds N]``: photographs that become crops of 224 pixels, on one core, in memory.
+"""``python bench/images.py [--rounds N]``: time decoding photographs to 224-pixel crops, on one core, in memory.
 
-Each contender is a process of its own: it reads all JPEG files of a folder, or of a file that holds them, in random
-order, decodes a random part of each image, resizes and mirrors it, and makes batches of 32. Files are in the page
-cache; the CPU time of the process counts. spdl, opencv-python-headless, webdataset and FFCV are installed into folders
-of their own. spdl needs the libraries of FFmpeg, and FFCV is compiled, against those of OpenCV: without them they are
-left out.
+Each contender is a separate process. It reads all JPEG files of a folder, or of a file that holds them, in random
+order, decodes a random part of each image, resizes and mirrors it, and forms batches of 32. Files are in the page
+cache; the process's CPU time is measured. spdl, opencv-python-headless, webdataset and FFCV are installed into separate
+folders. spdl needs the libraries of FFmpeg, and FFCV is compiled against those of OpenCV: without these they are
+skipped.
 
 The photographs are noise with the spectrum of natural images: 500 x 375 pixels, 110 kB, about the means of ImageNet.
 """
@@ -47,11 +47,11 @@ BATCH, SIZE = ffcv_peer.BATCH, ffcv_peer.SIZE
 SHORTER_SIDE = 256
 Pixels = NDArray[np.uint8]
 Pass = Callable[[], int]
-"""Goes through all images once, and returns how many there were."""
+"""Processes all images once, and returns their number."""
 
 
 def photograph(height: int, width: int, generator: np.random.Generator) -> Image.Image:
-    """Return noise whose amplitudes fall with the frequency, as those of natural images do, and grey for the most."""
+    """Return mostly gray noise whose amplitudes fall with the frequency, as in natural images."""
     frequencies = np.hypot(np.fft.fftfreq(height)[:, None] * height, np.fft.rfftfreq(width)[None] * width)
     frequencies[0, 0] = 1
     planes = []
@@ -64,7 +64,7 @@ def photograph(height: int, width: int, generator: np.random.Generator) -> Image
 
 
 def write_photographs(folder: Path, count: int, *, height: int = 375, width: int = 500) -> None:
-    """Write JPEG files into a folder for each class."""
+    """Write ``count`` JPEG files, in a folder for each class."""
     generator = np.random.default_rng(0)
     for number in range(count):
         path = folder / f"class{number % CLASSES}" / f"{number:06}.jpg"
@@ -73,14 +73,14 @@ def write_photographs(folder: Path, count: int, *, height: int = 375, width: int
 
 
 def examples(place: Path) -> Pass:
-    """Do what pytorch/examples' imagenet/main.py does for training."""
+    """Load images as the training of pytorch/examples' imagenet/main.py does."""
     from torchvision import datasets
 
     return over(datasets.ImageFolder(place / "photos", standard_transforms()))
 
 
 def script(place: Path) -> Pass:
-    """Do the same on ``slipway.PackedImages``."""
+    """Load images likewise, from ``slipway.PackedImages``."""
     from slipway import PackedImages
 
     return over(PackedImages(place / "photos.zip", transform=standard_transforms()))
@@ -96,7 +96,7 @@ def standard_transforms() -> Callable[[Image.Image], object]:
 
 
 def over(dataset: Dataset[Any]) -> Pass:
-    """Go through a data set by DataLoader, without workers."""
+    """Return a pass over a data set with a DataLoader without workers."""
     from torch.utils.data import DataLoader
 
     loader: DataLoader[Any] = DataLoader(dataset, batch_size=BATCH, shuffle=True)
@@ -104,7 +104,7 @@ def over(dataset: Dataset[Any]) -> Pass:
 
 
 def webdataset(place: Path) -> Pass:
-    """Read a tar from its start, through a buffer of 1,000 samples; decode as pytorch/examples does."""
+    """Read a tar from its start, through a shuffle buffer of 1,000 samples; decode as pytorch/examples does."""
     import webdataset as wds  # type: ignore[import-not-found]
 
     samples = wds.WebDataset(str(place / "photos.tar"), shardshuffle=False).shuffle(1000).decode("pil")
@@ -131,7 +131,7 @@ def opencv(place: Path) -> Pass:
 
 
 def spdl(place: Path) -> Pass:
-    """Decode, crop, resize and mirror by FFmpeg, as uint8."""
+    """Decode, crop, resize and mirror with FFmpeg, as uint8."""
     import spdl.io
 
     config = spdl.io.decode_config(decoder_options={"threads": "1"})
@@ -147,7 +147,7 @@ def spdl(place: Path) -> Pass:
 
 
 def box(width: int, height: int) -> tuple[int, int, int, int]:
-    """Return left, upper, width and height of a random part, as the trainer draws it."""
+    """Return left, upper, width and height of a random crop, drawn as in the trainer."""
     from trainer.data.sets.imagefolder import random_box
 
     left, upper, right, lower = map(
@@ -165,7 +165,7 @@ def batches(place: Path, read: Callable[[bytes], Pixels]) -> Iterator[list[Pixel
 
 
 def fetcher(data: Path, decoder: str) -> tuple[Callable[[Sequence[int]], int], int]:
-    """Return a function that fetches samples as the trainer does, and returns their number; and how many there are."""
+    """Return a function that fetches samples like the trainer and returns their count; and the number of samples."""
     from trainer.config.settings import DataConfig
     from trainer.data.sets import open_data
 
@@ -192,7 +192,7 @@ def fetcher(data: Path, decoder: str) -> tuple[Callable[[Sequence[int]], int], i
 
 
 def trainer(name: str, decoder: str) -> Callable[[Path], Pass]:
-    """Return a contender: the trainer on the set of that name."""
+    """Return a contender: the trainer on the set called ``name``."""
 
     def contender(place: Path) -> Pass:
         fetch, count = fetcher(place / name, decoder)
@@ -207,7 +207,7 @@ def trainer(name: str, decoder: str) -> Callable[[Path], Pass]:
 
 
 def ffcv(place: Path) -> Pass:
-    """Read FFCV's own file; its functions are compiled in the first pass."""
+    """Read FFCV's own file; FFCV compiles its functions in the first pass."""
     loader = ffcv_peer.loader(place, in_memory=True)
     return lambda: ffcv_peer.count(loader)
 
@@ -228,12 +228,12 @@ AIMS = {"trainer": 2.8, f"trainer, packed with --shorter-side {SHORTER_SIDE}": 4
 
 
 def run_contender(name: str, place: Path) -> None:
-    """Print the microseconds that an image takes, of CPU time and by the clock."""
+    """Print the CPU time and the wall-clock time per image in microseconds, as JSON."""
     import torch
 
     torch.set_num_threads(1)
     once = CONTENDERS[name](place)
-    count = once()  # all is imported and in the page cache then
+    count = once()  # imports everything and fills the page cache
     cost = timed(once)
     print(json.dumps([1e6 * cost.value / count, 1e6 * (cost.clock or 0) / count]))
 
@@ -255,7 +255,7 @@ def prepare(place: Path) -> None:
 
 
 def comparisons(rounds: int = 7) -> list[Comparison]:
-    """Measure."""
+    """Compare all contenders that can be installed."""
     compiled = ffcv_peer.installed()
     environment = peers.environment(peers.installed(PEERS), compiled)
     left_out = {*([] if has_ffmpeg() else ["spdl"]), *([] if compiled else ["FFCV"])}
@@ -273,10 +273,10 @@ def comparisons(rounds: int = 7) -> list[Comparison]:
 
 
 def has_ffmpeg() -> bool:
-    """Return whether there are the libraries that spdl needs."""
+    """Return whether the libraries that spdl needs are installed."""
     if ctypes.util.find_library("avcodec"):
         return True
-    print("spdl is left out: it needs the libraries of FFmpeg, as of the package ffmpeg", file=sys.stderr)
+    print("skipping spdl: it needs the libraries of FFmpeg, for example from the package ffmpeg", file=sys.stderr)
     return False
 
 

@@ -1,4 +1,4 @@
-"""``python bench/jobgen_cpu.py``: ``jobgen`` against ``torchrun --help``, which also runs before any training."""
+"""``python bench/jobgen_cpu.py``: compare ``jobgen`` with ``torchrun --help``, which does not train either."""
 
 import sys
 from functools import partial
@@ -17,7 +17,7 @@ COMMANDS = {
 
 
 def comparisons(rounds: int = 15) -> list[Comparison]:
-    """Measure each command; an unmeasured turn fills the caches."""
+    """Measure each command after an unmeasured run that fills the caches."""
     for command in COMMANDS.values():
         run(command)
     turns = {name: partial(run, command) for name, command in COMMANDS.items()}

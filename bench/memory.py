@@ -1,6 +1,6 @@
-"""What saves memory, and how much: the table of docs/split.md, computed and not measured, so it is the same everywhere.
+"""``python bench/memory.py``: print the table of memory savings in docs/split.md.
 
-python bench/memory.py
+The numbers are computed, not measured, so they are the same on every machine.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CUTS = {
     "efficientnet_b0": ["features.3"],
     "vit_b_16": ["encoder.layers.encoder_layer_6"],
 }
-"""One for each model, so that the stages need about as much."""
+"""One cut for each model, so that both stages need about the same memory."""
 WAYS = {
     "as it is": {},
     "`--grad-accum-steps 8`": {"grad_accum_steps": 8},
@@ -28,8 +28,8 @@ WAYS = {
 
 
 def main() -> None:
-    """Print a table for each model: what the largest stage needs."""
-    print("| model | with | weights | gradients, optimiser | activations | all |\n|---|---|---|---|---|---|")
+    """Print the memory that the largest stage needs, for each model."""
+    print("| model | with | weights | gradients, optimizer | activations | all |\n|---|---|---|---|---|---|")
     for arch, cuts in CUTS.items():
         for way, changes in WAYS.items():
             largest = max(stages_of(arch, cuts, changes), key=lambda stage: stage.total)
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def stages_of(arch: str, cuts: list[str], changes: dict[str, object]) -> list[StageMemory]:
-    """Return what the stages of ``arch`` need for one rank's step of 64 images of 224 x 224, with AdamW."""
+    """Return the memory of each stage of ``arch`` for one rank's step of 64 images of 224 x 224, with AdamW."""
     training = {key: value for key, value in changes.items() if key in {"grad_accum_steps", "amp"}}
     settings = Settings(
         model=ModelConfig(arch=arch, channels_last=False, recompute=bool(changes.get("recompute"))),

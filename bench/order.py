@@ -1,8 +1,8 @@
-"""``python bench/order.py [--samples N] [--rounds N]``: the first batch of an epoch of a very large data set.
+"""``python bench/order.py [--samples N] [--rounds N]``: time the first batch of an epoch of a very large data set.
 
-The trainer's own path, with the numbers that crop and flip each sample, beside the one that it takes for up to a
-million samples, which draws tables of both (``order.Tables``). Measured are the CPU time until the first batch is
-there, the memory that this takes, and the CPU time for each batch after it.
+It compares the two ways in which the trainer orders samples and draws the numbers that crop and flip each: by key, and
+from tables (``order.Tables``), which the trainer uses for up to a million samples. It measures the CPU time until the
+first batch, the memory that this needs, and the CPU time of each further batch.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from trainer.data.order import KEYED, TABLES
 
 BATCH = 256
 MORE = 2000
-"""Batches after the first one, of which the time is measured."""
+"""Number of measured batches after the first one."""
 
 
 @dataclass
 class Blank:
-    """So many images that are nothing, and cost nothing."""
+    """A data set of empty images, which cost nothing to fetch."""
 
     samples: int
     labels: torch.Tensor = field(init=False)
@@ -48,21 +48,21 @@ class Blank:
         return self.samples
 
     def fetch(self, ids: Ids, _draws: Draws | None) -> Fetched:
-        """Return images."""
+        """Return ``len(ids)`` images."""
         return Fetched(self._image[: len(ids)], [])
 
 
 def peak() -> int:
-    """Return the most memory that this process has had, in kB."""
+    """Return the peak memory of this process in kB."""
     return int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text(encoding="utf-8"))[1])  # type: ignore[index]
 
 
 def measure(version: int, samples: int) -> list[float]:
-    """Return seconds and MB of the first batch, and microseconds of each further one."""
+    """Return the seconds and MB of the first batch, and the microseconds of each further one."""
     torch.set_num_threads(1)
     feed = Feed(Blank(samples), Config(), World(), pin_memory=False, warn=print)  # type: ignore[arg-type]
     feed.order_version, feed.batch_size = version, BATCH
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak of memory is forgotten: proc(5)
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets the peak memory: proc(5)
     before, began = peak(), time.process_time()
     batches = feed.batches(epoch=0, start=0, steps=None)
     next(batches)
@@ -74,7 +74,7 @@ def measure(version: int, samples: int) -> list[float]:
 
 
 def comparisons(rounds: int = 5, *, samples: int = 100_000_000) -> list[Comparison]:
-    """Measure both ways, each in a process of its own; tables are what was, and so the peer."""
+    """Measure both ways, each in a separate process; tables are the older way, and so the peer."""
     measures = [
         Measure(f"first batch of {samples:,} samples", "CPU seconds"),
         Measure(f"memory that this takes, {samples:,} samples", "MB"),

@@ -1,11 +1,10 @@
-"""``python bench/packed.py [--rounds N] [--gib N]``: photographs that do not fit into memory, read by two ranks.
+"""``python bench/packed.py [--rounds N] [--gib N]``: two ranks read photographs that do not fit into memory.
 
-20,000 JPEG files of 110 kB in a folder, in a ZIP archive of ``trainer pack``, in tars of 1,000 for WebDataset, and in a
-file of FFCV, are each read in random order by two processes, which decode a random part of each image to 224 x 224
-pixels. WebDataset takes tars in random order, through a buffer of 1,000 samples; FFCV its order for sets larger than
-memory, once it has compiled its functions. The processes are in a control group of 1 GiB, to which the page cache
-counts; no page of the files is in memory when they begin. Needs root, for the group, and 11 GB on a disk; with --gib N,
-N times as much of all.
+Two processes read 20,000 JPEG files of 110 kB in random order, from a folder, a ZIP archive of ``trainer pack``, tars
+of 1,000 for WebDataset, or a file of FFCV. They decode a random part of each image to 224 x 224 pixels. WebDataset
+reads tars in random order, through a buffer of 1,000 samples. FFCV uses its order for sets larger than memory, after it
+has compiled its functions. The processes are in a control group of 1 GiB, which includes the page cache. No page of the
+files is in memory when they start. Needs root, for the group, and 11 GB on a disk; --gib N multiplies all sizes by N.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ COMMENT = b"\xff\xfe\x00\x0a"
 
 
 def write_set(place: Path, count: int) -> None:
-    """Write the photographs, no two of which are the same file, and the files that hold them."""
+    """Write the photographs, all different files, and the archives that hold them."""
     images.write_photographs(place / "few", DIFFERENT)
     few = [path.read_bytes() for path in sorted((place / "few").rglob("*.jpg"))]
     for begin in range(0, count, PER_TAR):
@@ -59,7 +58,7 @@ def write_set(place: Path, count: int) -> None:
 
 
 def rank(name: str, place: Path, number: int) -> int:
-    """Read one rank's half of the set; return how many images that were."""
+    """Read one rank's half of the set; return its number of images."""
     if name == "WebDataset":
         import webdataset as wds  # type: ignore[import-not-found]
 
@@ -81,12 +80,12 @@ def rank(name: str, place: Path, number: int) -> int:
 
 
 def count_of(place: Path) -> int:
-    """Return how many photographs there are."""
+    """Return the number of photographs in ``place``."""
     return PER_TAR * len(list(place.glob("*.tar")))
 
 
 def half(count: int, number: int) -> list[int]:
-    """Return what one rank reads of ``count`` samples in random order."""
+    """Return the indices that one rank reads of ``count`` samples, in random order."""
     return np.random.default_rng(0).permutation(count)[number::RANKS].tolist()
 
 
@@ -95,7 +94,7 @@ CONTENDERS = ["pytorch/examples", "WebDataset", "trainer", "trainer, packed"]
 
 @contextlib.contextmanager
 def group(gib: int) -> Iterator[Path]:
-    """Yield the file that takes the processes of a control group."""
+    """Create a control group of ``gib`` GiB and yield its cgroup.procs file."""
     old = CGROUPS / "memory"
     folder = (old if old.is_dir() else CGROUPS) / f"slipway-bench-{os.getpid()}"
     folder.mkdir()
@@ -115,10 +114,10 @@ def forget(place: Path) -> None:
 
 
 def measure(name: str, place: Path, environment: dict[str, str], gib: int) -> Cost:
-    """Return what both ranks take together.
+    """Return the total cost of both ranks.
 
     Raises:
-        MemoryError: if a rank was killed.
+        MemoryError: if the kernel killed a rank.
     """
     forget(place)
     began = time.monotonic()
@@ -156,7 +155,7 @@ def comparisons(rounds: int = 3, *, folder: Path | None = None, gib: int = 1) ->
                 measure(FFCV, place, environment, gib)
                 names.append(FFCV)
             except MemoryError as error:
-                print(f"{error}, and is left out", file=sys.stderr)
+                print(f"{error}, and is skipped", file=sys.stderr)
         print("the set is written", file=sys.stderr)
         turns = {name: partial(measure, name, place, environment, gib) for name in names}
         return [compare(f"{PER_GIB * gib:,} cold photographs, two ranks in {gib} GiB", turns, rounds=rounds)]
@@ -165,14 +164,16 @@ def comparisons(rounds: int = 3, *, folder: Path | None = None, gib: int = 1) ->
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--folder", type=Path, help="on the disk that is to be measured; by default, that of TMPDIR")
-    parser.add_argument("--gib", type=int, default=1, help="memory of the group, of which the set has twice as much")
+    parser.add_argument("--folder", type=Path, help="a folder on the disk to measure; by default TMPDIR")
+    parser.add_argument(
+        "--gib", type=int, default=1, help="GiB of memory of the control group; the set is twice as large"
+    )
     parser.add_argument("--contender", help=argparse.SUPPRESS)
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.contender:
         read, count = rank(arguments.contender, arguments.folder, arguments.rank), count_of(arguments.folder)
         if read < 0.98 * count / RANKS:
-            sys.exit(f"{arguments.contender} read {read} images only")
+            sys.exit(f"{arguments.contender} read only {read} images")
     else:
         show(comparisons(arguments.rounds, folder=arguments.folder, gib=arguments.gib))

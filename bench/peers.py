@@ -1,4 +1,4 @@
-"""Libraries of others, in folders of their own: nothing of them enters the environment of the trainer."""
+"""Third-party libraries in separate folders, so that they do not enter the trainer's environment."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 TRAINING = ["pytorch-ignite==0.5.5", "timm==1.0.31"]
-"""Those of ``bench/training.py``."""
+"""Packages of ``bench/training.py``."""
 
 
 def installed(packages: Sequence[str], *flags: str) -> str:
-    """Return a folder with ``packages``, which are pinned and installed at the first call.
+    """Return a folder with pinned ``packages``, installed at the first call.
 
     Args:
-        packages: with versions; what they depend on must be named too, or be in this environment.
-        flags: of pip.
+        packages: names with versions. Their dependencies must be listed too, or be in this environment.
+        flags: flags of pip.
     """
     caches = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     cache = Path(os.environ.get("SLIPWAY_CACHE", caches / "slipway"), "bench")
@@ -35,6 +35,6 @@ def installed(packages: Sequence[str], *flags: str) -> str:
 
 
 def environment(*folders: str | None) -> dict[str, str]:
-    """Return the variables of a contender's process: one thread, and the libraries in ``folders``."""
+    """Return environment variables of a contender's process: one thread, and the libraries in ``folders``."""
     paths = ":".join(filter(None, [os.environ.get("PYTHONPATH"), *folders]))
     return {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": paths}

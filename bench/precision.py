@@ -1,8 +1,8 @@
-"""``python bench/precision.py [--device cuda] [--rounds N]``: how fast models train in the types that auto may choose.
+"""``python bench/precision.py [--device cuda] [--rounds N]``: time training in the precisions that auto may choose.
 
-Optimiser steps of the trainer's own learner on images in memory, in float32 and bf16, NCHW and NHWC. The four take
-turns, with float32 and NCHW once more for a fifth: where its ratio is not about 1, the machine was too busy to measure.
-On a CPU the time of the process counts, on a GPU that of the clock.
+It times optimizer steps of the trainer's learner on images in memory, in float32 and bf16, NCHW and NHWC. The four take
+turns, with float32 and NCHW again as a fifth: if its ratio is not about 1, the machine was too busy to measure. On a
+CPU it measures the process's CPU time, on a GPU the wall-clock time.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from trainer.model.normalise import normalisation
 from trainer.parallel.single import SingleStrategy
 
 Way = tuple[Literal["none", "bf16"], Literal["NCHW", "NHWC"]]
-"""--amp, and whether --channels-last."""
+"""--amp, and the memory layout (NHWC: --channels-last)."""
 MODELS: dict[str, tuple[Shape, int]] = {
     "mnist-cnn": ((1, 28, 28), 64),
     "resnet18": ((3, 32, 32), 64),
@@ -33,14 +33,14 @@ MODELS: dict[str, tuple[Shape, int]] = {
     "mobilenet_v3_large": ((3, 128, 128), 16),
     "vit_b_16": ((3, 224, 224), 4),
 }
-"""Shape of an image, and images of a step."""
+"""Image shape, and images in a step."""
 PLAIN: Way = ("none", "NCHW")
 WAYS: list[Way] = [PLAIN, ("none", "NHWC"), ("bf16", "NCHW"), ("bf16", "NHWC"), PLAIN]
 STEPS, CLASSES = 4, 10
 
 
 def main() -> None:
-    """Print a table: how many times as fast as in float32 and NCHW each model trains."""
+    """Print a table of each model's speed relative to float32 and NCHW."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--rounds", type=int, default=7)
@@ -48,7 +48,7 @@ def main() -> None:
     device = torch.device(arguments.device)
     torch.set_num_threads(1)
     print("auto on this device:", values_for_devices(Settings(), bf16=supports_bf16(device)))
-    print(f"Medians of {arguments.rounds} rounds, least and most in brackets")
+    print(f"Medians of {arguments.rounds} rounds, minimum and maximum in brackets")
     print("| model | float32 NHWC | bf16 NCHW | bf16 NHWC | float32 NCHW again |\n|---|---|---|---|---|")
     for arch, (shape, samples) in MODELS.items():
         ways = [stepper(settings_of(arch, *way), shape, samples, device) for way in WAYS]
@@ -59,12 +59,12 @@ def main() -> None:
 
 
 def settings_of(arch: str, amp: Literal["none", "bf16"], layout: str) -> Settings:
-    """Return the settings that train ``arch`` so."""
+    """Return the settings for a model, precision and layout."""
     return Settings(model=ModelConfig(arch=arch, channels_last=layout == "NHWC"), train=TrainConfig(amp=amp))
 
 
 def stepper(settings: Settings, shape: Shape, samples: int, device: torch.device) -> Callable[[], None]:
-    """Return a function that takes some optimiser steps."""
+    """Return a function that takes STEPS optimizer steps."""
     mean_std = (torch.full((shape[0],), 0.5, dtype=torch.float64), torch.full((shape[0],), 0.25, dtype=torch.float64))
     learner = Learner(
         settings,
@@ -89,7 +89,7 @@ def stepper(settings: Settings, shape: Shape, samples: int, device: torch.device
 
 
 def seconds(steps: Callable[[], None], device: torch.device) -> float:
-    """Return how long the steps take."""
+    """Return the time of the steps in seconds."""
     clock = time.process_time if device.type == "cpu" else time.perf_counter
     began = clock()
     steps()

@@ -1,6 +1,6 @@
-"""What ``trainer report`` takes for many runs: seconds of a core, memory, and the size of the page.
+"""``python bench/report.py [--runs N] [--records N]``: measure ``trainer report`` for many runs.
 
-python bench/report.py [--runs N] [--records N]
+It prints the CPU time, the memory, and the size of the page.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Make the runs, and their page, in a temporary folder."""
+    """Create the runs and their report in a temporary folder, and print the costs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=200)
-    parser.add_argument("--records", type=int, default=10_000, help="of each run")
+    parser.add_argument("--records", type=int, default=10_000, help="records of each run")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         runs = [Path(folder, f"run-{number:03}") for number in range(arguments.runs)]
@@ -34,11 +34,11 @@ def main() -> None:
         assert status == 0
         cores = used.ru_utime + used.ru_stime
         print(f"{arguments.runs} runs of {arguments.records} records: ", end="")
-        print(f"{cores:.1f} s of a core, {used.ru_maxrss / 1000:.0f} MB, a page of {page.stat().st_size / 1e6:.1f} MB")
+        print(f"{cores:.1f} s of CPU, {used.ru_maxrss / 1000:.0f} MB, a page of {page.stat().st_size / 1e6:.1f} MB")
 
 
 def _record(step: int, seed: int) -> dict[str, object]:
-    """Return a record like the trainer's; every tenth is of an evaluation."""
+    """Return a record like the trainer's; every tenth is a validation record."""
     loss = 2.3 * math.exp(-step / 3000) + 0.1 * math.sin(step * (seed + 1)) ** 2
     place = {"step": 50 * step, "epoch": step / 100, "elapsed": 2.5 * step}
     if step % 10 == 0:

@@ -1,10 +1,11 @@
-"""``python bench/saves.py [--rounds N]``: how long training stands still while a session saves in the background.
+"""``python bench/saves.py [--rounds N]``: time how long training stalls while a session saves in the background.
 
-A model of 17 million weights trains under Adam, on one CPU thread or on a GPU: 205 MB a checkpoint. It is saved by a
-session, and by torch.save and fsync within the step, every so many steps that they take three times as long as a write:
-a save that has to wait for the one before it would measure the disk. The stall of a checkpoint is the longest of the
-steps up to the next one, less the median step; that steps are slower while a core writes in the background does not
-count. Each checkpoint of a session is read back and compared with its SHA-256 sums.
+A model of 17 million weights trains with Adam, on one CPU thread or on a GPU; a checkpoint has 205 MB. A session saves
+it in the background; for comparison, torch.save and fsync save it within the step. The steps between two checkpoints
+take three times as long as a write, because a save that waits for the previous one would measure the disk. A
+checkpoint's stall is the longest step before the next checkpoint, minus the median step. It does not include the
+slowdown of steps while a core writes in the background. Each checkpoint of a session is read back and compared with its
+SHA-256 sums.
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ from comparison import Comparison, Cost, Measure, compare_all, show
 from torch import Tensor, nn
 
 WIDTH, TINY = 4132, 512
-"""Of the layer: 17 million weights, with Adam's two moments 205 MB; or 3 MB, to see that all of it works."""
+"""Width of the layer: 17 million weights, 205 MB with Adam's two moments; or 3 MB, to test the program."""
 SAVES = 3
-"""Checkpoints of a turn."""
+"""Checkpoints in a turn."""
 LEAST, WRITES = 20, 3
-"""Steps between two checkpoints: so many at least, and for as long as so many writes take."""
+"""Steps between two checkpoints: at least LEAST, and at least as long as WRITES writes."""
 AIMS = {"cpu": {"session": 40.0}}
-"""How many times shorter than that of torch.save a stall is to be, by device."""
+"""The factor by which a stall should be shorter than torch.save's, by device."""
 LIMITS = {"cuda": {"session": 10.0}}
-"""How many ms it may take."""
+"""Maximum stall in ms, by device."""
 
 
 def build(device: str, width: int) -> tuple[nn.Module, torch.optim.Optimizer, Tensor]:
-    """Return the model, its optimiser, and an input."""
+    """Return the model, its optimizer, and an input."""
     model = nn.Linear(width, width, bias=False, device=device)
     return model, torch.optim.Adam(model.parameters(), lr=1e-6), torch.randn(1, width, device=device)
 
 
 def interval_on(device: str, width: int) -> int:
-    """Return how many steps are between two checkpoints, given what steps and a write take here."""
+    """Return the number of steps between two checkpoints, from measured times of a step and a write."""
     model, optimizer, inputs = build(device, width)
     step = statistics.median(_timed(range(LEAST), model, optimizer, inputs))
     with tempfile.TemporaryDirectory() as folder:
@@ -55,7 +56,7 @@ def interval_on(device: str, width: int) -> int:
 
 
 def in_session(folder: str, device: str, width: int, interval: int) -> list[float]:
-    """Train in a session that saves; return the ms of each step."""
+    """Train in a session that saves; return the time of each step in ms."""
     from slipway import Session  # noqa: PLC0415 -- from this checkout, see below
 
     model, optimizer, inputs = build(device, width)
@@ -74,7 +75,7 @@ def in_session(folder: str, device: str, width: int, interval: int) -> list[floa
 
 
 def by_torch_save(folder: str, device: str, width: int, interval: int) -> list[float]:
-    """Train without a session and save by torch.save in the loop; return the ms of each step."""
+    """Train without a session and save with torch.save in the loop; return the time of each step in ms."""
     model, optimizer, inputs = build(device, width)
 
     def numbers() -> Iterator[int]:
@@ -105,14 +106,14 @@ def _timed(numbers: Iterable[int], model: nn.Module, optimizer: torch.optim.Opti
         now = time.perf_counter()
         times.append(1e3 * (now - before))
         before = now
-    return times[1:]  # the first makes the optimiser's state
+    return times[1:]  # the first step creates the optimizer's state
 
 
 def require_checkpoints(folder: str) -> None:
-    """Read back what a session has saved.
+    """Read and verify the checkpoints that a session has saved.
 
     Raises:
-        DamagedError: if a checkpoint is not what its SHA-256 sums say.
+        DamagedError: if a checkpoint does not match its SHA-256 sums.
     """
     from slipway.checkpoint.format import verify  # noqa: PLC0415
 
@@ -120,18 +121,18 @@ def require_checkpoints(folder: str) -> None:
     for path in saved:
         verify(path)
     if len(saved) < SAVES:
-        sys.exit(f"{len(saved)} checkpoints in place of {SAVES}")
+        sys.exit(f"{len(saved)} checkpoints instead of {SAVES}")
 
 
 def stalls(times: list[float], interval: int) -> list[float]:
-    """Return the ms for which each checkpoint has held up the training."""
+    """Return the stall of each checkpoint in ms."""
     usual = statistics.median(times)
     begins = range(interval - 1, SAVES * interval, interval)
     return [max(times[begin : begin + interval]) - usual for begin in begins]
 
 
 def comparisons(rounds: int = 4, *, device: str = "cpu", tiny: bool = False) -> list[Comparison]:
-    """Measure."""
+    """Compare the stalls of a session and of torch.save."""
     width = TINY if tiny else WIDTH
     torch.set_num_threads(1)
     logging.getLogger("slipway").setLevel(logging.ERROR)

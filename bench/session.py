@@ -1,10 +1,10 @@
-"""``python bench/session.py [--steps N] [--rounds N]``: what a step costs more in a session than in a bare loop.
+"""``python bench/session.py [--steps N] [--rounds N]``: measure the overhead of a step in a session.
 
-Each contender (bench/contenders.py) trains the same small model in a process of its own, on one CPU thread. They take
-turns of some steps, in an order that is drawn anew each round, so that a slow moment of the machine falls on all of
-them. Printed are the median µs per step over the bare loop of the same round, its quartiles, and the ratio to Fabric's.
-A second bare loop among them shows the noise: above 5 µs the run is void, and the exit code is 1. Contenders that are
-not installed are left out (ignite is in no environment of this project).
+Each contender (bench/contenders.py) trains the same small model in a separate process, on one CPU thread. They take
+turns of some steps, in a new random order each round, so that a slow moment of the machine affects all of them. It
+prints the median µs per step above the bare loop of the same round, its quartiles, and the ratio to Fabric's. A second
+bare loop measures the noise: above 5 µs the run is void, and the exit code is 1. Contenders that are not installed are
+skipped (no environment of this project has ignite).
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from contenders import Contender, installed  # which imports slipway from this checkout
+from contenders import Contender, installed  # it imports slipway from this checkout
 
 SETTLE = 20
-"""Steps at the beginning of a turn that are not timed: caches are cold."""
+"""Untimed steps at the start of a turn, while caches are cold."""
 START_LIMIT = 120
-"""Seconds that a contender may take to begin."""
+"""Seconds that a contender may take to start."""
 
 
 class Turns:
-    """Counts the steps of a contender, which waits for its turn after so many of them."""
+    """Counts a contender's steps and makes it wait for its turn after a number of them."""
 
     def __init__(self, driver: Connection, steps: int) -> None:
-        """Take turns of ``steps`` as ``driver`` says, and tell it the µs of a step."""
+        """Take turns of ``steps`` steps when ``driver`` requests one, and send it the µs per step."""
         self._driver = driver
         self._steps = steps
         self._done = -1
         self._begun = 0.0
 
     def __call__(self) -> None:
-        """Begin a step."""
+        """Count a step, called at its start."""
         self._done += 1
         if self._done == SETTLE:
             self._begun = time.perf_counter()
@@ -58,7 +58,7 @@ class Turns:
 
 
 def contend(train: Contender, driver: Connection, folder: str, steps: int) -> None:
-    """Train in this process until it is ended; what the libraries say goes into a file."""
+    """Train in this process until it is killed; redirect the libraries' output to a file."""
     sink = os.open(f"{folder}/output", os.O_WRONLY | os.O_CREAT)
     for stream in (1, 2):
         os.dup2(sink, stream)
@@ -68,7 +68,7 @@ def contend(train: Contender, driver: Connection, folder: str, steps: int) -> No
 
 @contextlib.contextmanager
 def started(contenders: dict[str, Contender], steps: int) -> Iterator[dict[str, Connection]]:
-    """Start them all; each waits for its turn. End them at last."""
+    """Start all contenders, each of which waits for its turn; kill them at exit."""
     context = multiprocessing.get_context("spawn")
     with contextlib.ExitStack() as stack:
         drivers = {}
@@ -86,13 +86,13 @@ def started(contenders: dict[str, Contender], steps: int) -> Iterator[dict[str, 
 
 
 def tell(folder: str, kind: object, error: BaseException | None, _traceback: object) -> None:
-    """Show what a contender said, if something went wrong."""
+    """Print the end of a contender's output after an error."""
     if isinstance(error, (TimeoutError, OSError, EOFError)) and kind:
         print(Path(folder, "output").read_text()[-2000:], file=sys.stderr)
 
 
 def take_turn(driver: Connection) -> float:
-    """Return the µs of a step.
+    """Let a contender take its turn and return the µs per step.
 
     Raises:
         TimeoutError, EOFError, BrokenPipeError: if the contender hangs, or has ended.
@@ -104,9 +104,9 @@ def take_turn(driver: Connection) -> float:
 
 
 def main() -> int:
-    """Compare, and return the exit code."""
+    """Compare the contenders, print the results and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--steps", type=int, default=200, help="of a turn")
+    parser.add_argument("--steps", type=int, default=200, help="steps of a turn")
     parser.add_argument("--rounds", type=int, default=150)
     args = parser.parse_args()
     found: dict[str, list[float]] = {}
@@ -131,7 +131,7 @@ def main() -> int:
         ratio = f"  {statistics.median(values) / peer:5.2f} of Fabric's" if peer else ""
         print(f"{name:>12}  {statistics.median(values):+7.1f} µs  ({low:+.1f} to {high:+.1f}){ratio}")
     noise = abs(statistics.median(over["bare, again"]))
-    if noise > 5:  # noqa: PLR2004 -- µs, as the docstring says
+    if noise > 5:  # noqa: PLR2004 -- µs, as in the docstring
         print(f"void: two bare loops differ by {noise:.1f} µs", file=sys.stderr)
         return 1
     return 0

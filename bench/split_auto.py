@@ -1,21 +1,21 @@
-"""``python bench/split_auto.py [--arch NAME ...] [--cuts N] [--rounds N]``: ``--split auto`` against measured cuts.
+"""``python bench/split_auto.py [--arch NAME ...] [--cuts N] [--rounds N]``: compare ``--split auto`` to measured cuts.
 
-Each torchvision model is profiled piece by piece and cut in two stages, as ``--split auto`` does it, on one CPU thread.
-Then random cuts are measured, with the chosen one and those beside it: a micro-batch goes forward and backward through
-the two stages of each. The cuts take turns, in each round in another order, so that whatever else the machine does
-falls on all alike. Of each cut the slowest stage counts, measured in two ways:
+Each torchvision model is profiled piece by piece and cut into two stages, as with ``--split auto``, on one CPU thread.
+Then random cuts, the chosen cut and its neighbors are measured: a micro-batch passes forward and backward through the
+two stages of each. The cuts take turns in a new order each round, so that other load on the machine affects all alike.
+A cut's cost is that of its slowest stage, measured in two ways:
 
-- clock: the larger of the medians of both stages, in seconds, whatever else the machine did meanwhile;
-- share: the larger of the medians of what share of its pass each stage took, times the median of all passes. Every cut
-  does the same work, so a pass tells how fast the machine was just then, and only shares tell cuts apart.
+- clock: the larger of the two stages' median times, in seconds, including the effect of other load;
+- share: the larger of the two stages' median shares of a pass, times the median of all passes. Every cut does the same
+  work, so a pass shows the machine's speed at that moment, and only shares distinguish cuts.
 
-Printed are, of each model, the cuts by their share; Spearman's rank correlation of predictions and measurements; the
-median error of the predictions; and the chosen cut by the best measured one. As the machine may be slower while it
-profiles than while it measures, the error is also given after all predictions were multiplied by one factor, the median
-of measured by predicted times. Exit code 1 if a model misses a bound, by shares.
+For each model it prints the cuts by their share; Spearman's rank correlation of predictions and measurements; the
+median error of the predictions; and the ratio of the chosen cut to the best measured one. The machine may be slower
+during profiling than during measurement, so it also prints the error after it multiplies all predictions by one factor,
+the median ratio of measured to predicted times. Exits with 1 if a model misses a bound, by shares.
 
-The C library is told to keep the memory that is freed, as torch does it on GPUs. Otherwise it gives large tensors back
-to the system, and the page faults of new ones take longer than many a layer, and not evenly so.
+mallopt makes the C library keep freed memory, as torch does on GPUs. Otherwise it returns large tensors to the system,
+and the page faults of new ones take longer than many layers, and vary.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ from torch import Tensor, nn
 
 ARCHS = ("resnet50", "efficientnet_b0")
 SHAPE = (8, 3, 96, 96)
-"""Of a micro-batch."""
+"""Shape of a micro-batch."""
 CPU = torch.device("cpu")
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
-"""Of mallopt(3)."""
+"""Parameters of mallopt(3)."""
 CORRELATION, ERROR, RATIO = 0.95, 0.10, 1.10
-"""The bounds: of the rank correlation at least, of the median error after the common factor, and of the ratio."""
+"""Bounds: minimum rank correlation, maximum median error after the common factor, and maximum ratio."""
 
 
 class Cut(NamedTuple):
-    """A cut in two stages, and how many seconds the slowest one takes."""
+    """A cut into two stages, and the seconds of the slowest stage."""
 
     name: str
-    """The submodule with which the second stage begins."""
+    """The first submodule of the second stage."""
     predicted: float
     clock: float
     share: float
 
 
 class OnePass:
-    """A micro-batch, and what is done with it around the model (trainer.parallel.stages.pipeline.Passes)."""
+    """A micro-batch and its processing outside the model (trainer.parallel.stages.pipeline.Passes)."""
 
     def __init__(self, shape: Sequence[int], classes: int) -> None:
         """Draw images of ``shape`` [n, c, h, w] and labels."""
@@ -82,10 +82,8 @@ def main() -> int:
     """Print a table for each model, and return 1 if one misses a bound."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--arch", nargs="+", default=ARCHS, help="torchvision models")
-    parser.add_argument(
-        "--cuts", type=int, default=20, help="drawn at random, beside the chosen one and its neighbours"
-    )
-    parser.add_argument("--rounds", type=int, default=8, help="in which each cut is measured once")
+    parser.add_argument("--cuts", type=int, default=20, help="random cuts, besides the chosen one and its neighbors")
+    parser.add_argument("--rounds", type=int, default=8, help="number of rounds; each measures every cut once")
     parser.add_argument("--shape", type=int, nargs=4, default=SHAPE, metavar=("N", "C", "H", "W"))
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
@@ -98,7 +96,7 @@ def main() -> int:
 
 
 def compare(arch: str, *, shape: Sequence[int], count: int, rounds: int, seed: int) -> bool:
-    """Measure a model and print what was found; return whether all bounds are kept."""
+    """Measure a model and print the results; return whether it meets all bounds."""
     from trainer.model.torchvision_on_cpu import import_torchvision  # noqa: PLC0415
     from trainer.parallel.stages.balance import balance  # noqa: PLC0415 -- from this checkout, see below
     from trainer.parallel.stages.profile import profile  # noqa: PLC0415
@@ -132,7 +130,7 @@ def compare(arch: str, *, shape: Sequence[int], count: int, rounds: int, seed: i
 
 
 def _judge(what: str, predicted: Sequence[float], measured: Sequence[float], chosen: int) -> bool:
-    """Print how well ``predicted`` agrees with ``measured``; return whether all bounds are kept."""
+    """Print how well ``predicted`` agrees with ``measured``; return whether all bounds are met."""
     factor = statistics.median(it / before for before, it in zip(predicted, measured, strict=True))
     raw, error = (
         statistics.median(abs(by * before / it - 1) for before, it in zip(predicted, measured, strict=True))
@@ -148,7 +146,7 @@ def _judge(what: str, predicted: Sequence[float], measured: Sequence[float], cho
 
 
 def _draw(pieces: int, best: int, *, count: int, seed: int) -> list[int]:
-    """Return ``count`` random places among ``pieces``, ``best``, and those next to it."""
+    """Return ``count`` random places among ``pieces``, ``best``, and its neighbors."""
     places = range(1, pieces)
     drawn = set(random.Random(seed).sample(places, min(count, len(places))))
     return sorted(drawn | {best - 1, best, best + 1} & set(places))
@@ -187,7 +185,7 @@ def measure(
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """Return the rank of each value; equal ones share the mean of theirs."""
+    """Return the rank of each value; equal values get their mean rank."""
     order = sorted(values)
     return [order.index(value) + (order.count(value) - 1) / 2 for value in values]
 

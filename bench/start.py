@@ -1,7 +1,7 @@
-"""``python bench/start.py [--rounds N]``: what it costs to start two ranks, up to their first optimiser step.
+"""``python bench/start.py [--rounds N]``: measure the start of two ranks up to their first optimizer step.
 
-Measured is ``trainer --nproc-per-node 2``, the trainer under torchrun, and torchrun with a script of ten lines that
-joins the ranks and takes one step of DDP.
+It compares ``trainer --nproc-per-node 2``, the trainer under torchrun, and torchrun with a script of ten lines that
+joins the ranks and takes one step with DDP.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ AIMS = {"trainer under torchrun": 1 / 1.1, "trainer --nproc-per-node 2": 2}
 
 
 def comparisons(rounds: int = 5) -> list[Comparison]:
-    """Measure."""
+    """Compare the starts of the trainer and of torchrun."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, "script.py")
         script.write_text(SCRIPT)
@@ -45,7 +45,7 @@ def comparisons(rounds: int = 5) -> list[Comparison]:
             "trainer --nproc-per-node 2": [sys.executable, "-m", "trainer", *train, "--nproc-per-node", "2"],
         }
         environment = {"OMP_NUM_THREADS": "1", "TORCHELASTIC_ERROR_FILE": os.devnull}
-        # One start in ten or so of the bare script aborts at its end, as the interpreter leaves before threads of DDP.
+        # About one in ten runs of the bare script aborts at exit, because the interpreter ends before DDP's threads.
         tries = {"torchrun": 3}
         turns = {
             name: partial(run, command, tries=tries.get(name, 1), **environment) for name, command in commands.items()

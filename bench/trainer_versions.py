@@ -1,8 +1,8 @@
-"""``python bench/trainer_versions.py OTHER``: this trainer against that of another checkout, the folder OTHER.
+"""``python bench/trainer_versions.py OTHER``: compare this trainer with that of another checkout, the folder OTHER.
 
-Start-up, time per step, and what a checkpoint costs the training, each as a ratio: this one by the other. The two take
-turns, so that whatever else the machine does falls on both alike; medians are compared. The Python that runs this must
-have what both versions import.
+It prints start-up time, time per step, and time per step with checkpoints, each as a ratio of this version to the
+other. The two take turns, so that other load affects both alike; medians are compared. The Python that runs this must
+have the packages that both versions import.
 """
 
 import json
@@ -23,14 +23,14 @@ LARGE = (
     *("--dataset", "synthetic", "--synthetic-shape", "3", "64", "64", "--synthetic-samples", "480"),
     *("--synthetic-classes", "10", "--arch", "mlp", "--batch-size", "16", "--log-interval", "10"),
 )
-"""A model with checkpoints of about 100 MB, as adamw's state counts twice."""
+"""A model with checkpoints of about 100 MB; AdamW's state is twice as large as the model."""
 
 
 def run(checkout: Path, *flags: str) -> tuple[float, float, int]:
-    """Train, and return the seconds of the whole process, those of training, and the steps."""
+    """Train, and return the seconds of the process, the seconds of training, and the number of steps."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         words = ("-m", "trainer", "--output-dir", folder, "--no-figures", "--device", "cpu", "--threads", "1")
-        types = ("--amp", "none", "--no-channels-last")  # earlier versions had no other default
+        types = ("--amp", "none", "--no-channels-last")  # the only defaults of earlier versions
         before = time.perf_counter()
         subprocess.run(
             [sys.executable, *words, *types, *flags],
@@ -50,18 +50,18 @@ def _of_training(record: dict) -> bool:
 
 
 def start_up(checkout: Path) -> float:
-    """Return the seconds from start to end of a run of one step."""
+    """Return the total seconds of a run of one step."""
     return run(checkout, *SMALL, "--log-interval", "1", "--max-steps", "1")[0]
 
 
 def step(checkout: Path) -> float:
-    """Return the seconds of a step."""
+    """Return the seconds per step."""
     _, seconds, steps = run(checkout, *SMALL, "--max-steps", str(STEPS), "--epochs", "1000")
     return seconds / steps
 
 
 def checkpoint_stall(checkout: Path) -> float:
-    """Return the seconds of a step of which each third one is saved."""
+    """Return the seconds per step if every third step saves a checkpoint."""
     steps = 3 * CHECKPOINTS
     _, seconds, steps = run(checkout, *LARGE, "--max-steps", str(steps), "--epochs", "9", "--checkpoint-interval", "3")
     return seconds / steps

@@ -1,13 +1,14 @@
-"""``python bench/training.py [--device cuda] [--tiny] [--rounds N]``: optimiser steps of the trainer and of others.
+"""``python bench/training.py [--device cuda] [--tiny] [--rounds N]``: time optimizer steps of the trainer and others.
 
-The others are the training loops of well-known programs, written after them: float32, or with mixed precision where
-their flag for that is named. Each gets its data as its users do: from the memory of the host, by its own loader, with
-its own number of workers, at most one for two CPUs; on a CPU without workers, as those would not count. Rows "data on
-the device" leave out the way there: batches are drawn by index from tensors that are there already. The trainer takes
-its defaults, which are bf16 and NHWC on hardware that multiplies bf16; measured are the steps of its learner, without
-the run around them. cuDNN times its algorithms (cudnn.benchmark) for those programs that set it; the trainer does not,
-as two runs could then take different ones. On a CPU each has one thread, and its CPU time counts; on a GPU, as many as
-torch chooses, and the time by the clock. pytorch-ignite and timm are installed into a folder of their own.
+The others reproduce the training loops of well-known programs, in float32, or in mixed precision if the row names their
+flag for it. Each loads data as its users do: from host memory, with its own loader and its own number of workers, at
+most one for two CPUs; on a CPU without workers, because their CPU time would not count. Rows "data on the device"
+exclude the transfer: batches are drawn by index from tensors on the device. The trainer uses its defaults, which are
+bf16 and NHWC on hardware that multiplies bf16; only its learner's steps are measured, not the rest of the run. cuDNN
+benchmarks its algorithms (cudnn.benchmark) for the programs that set it; the trainer does not set it, because two runs
+could then choose different algorithms. On a CPU each program has one thread, and its CPU time is measured; on a GPU it
+has torch's default number of threads, and the wall-clock time is measured. pytorch-ignite and timm are installed into a
+separate folder.
 """
 
 from __future__ import annotations
@@ -51,9 +52,9 @@ from mnist_files import write_mnist  # type: ignore[import-not-found]
 
 CLASSES, LOG_INTERVAL = 10, 10
 SAMPLES, ENDLESS = 8, 1 << 40
-"""Batches of a set in memory, and samples of an epoch: more than any contender reads."""
+"""Batches of a set in memory, and samples in an epoch, which no contender finishes."""
 PREFETCHED, LOADERS = 2, 4
-"""Batches that a worker reads ahead, and loaders of a comparison that are open at once, at most."""
+"""Batches that a worker prefetches, and the maximum number of open loaders in a comparison."""
 MEAN, DEVIATION = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 REFERENCE, TIMM = "torchvision's reference", "timm --amp --channels-last"
 REFERENCE_WORKERS, TIMM_WORKERS, IGNITE_WORKERS = 16, 4, 12
@@ -70,39 +71,39 @@ AIMS: dict[str, dict[str, dict[str, Aim]]] = {
         "CNN on MNIST, with its loader": {"trainer": 20.0},
     },
 }
-"""How many times less than the first contender, or than named ones, the trainer is to cost, by device."""
+"""Targets by device: the factor by which the trainer should cost less than the first or the named contenders."""
 ONE_RANK = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-"""Of torch's environment, for DDP; a free port is found."""
+"""torch's environment variables for DDP with one rank; port 0 means a free port."""
 Steps = Iterator[None]
-"""Takes an optimiser step each time."""
+"""Iterator that takes an optimizer step on each ``next``."""
 
 
 class Contender(NamedTuple):
-    """Who trains."""
+    """A training loop to compare."""
 
     start: Callable[[], Steps]
     workers: int = 0
-    """Processes of its loader, each of which reads ahead."""
+    """Number of its loader's worker processes, each of which prefetches."""
 
 
 Contenders = dict[str, Contender]
 
 
 class Images(Dataset[Any]):
-    """Images in the memory of the host, and what transforms make of each."""
+    """Images in host memory, transformed on access."""
 
     def __init__(self, edge: int, count: int, *, floats: bool) -> None:
-        """Make ``count`` uint8 images [3, edge, edge]; with ``floats``, normalised float32 comes of each."""
+        """Create ``count`` uint8 images [3, edge, edge]; with ``floats``, items are normalized float32."""
         generator = torch.Generator().manual_seed(0)
         self.images = torch.randint(256, (count, 3, edge, edge), dtype=torch.uint8, generator=generator)
         self._floats = floats
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of images."""
         return len(self.images)
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
-        """Return an image, as a tensor of floats or an array of bytes, and its label."""
+        """Return an image, as a float tensor or a uint8 array, and its label."""
         image, label = self.images[index], index % CLASSES
         if not self._floats:
             return image.numpy(), label
@@ -119,11 +120,11 @@ class Source(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of an image: channels, height, width."""
+        """Image shape: channels, height, width."""
         return (3, self.edge, self.edge)
 
     def workers(self, most: int) -> int:
-        """Return how many workers a loader has here: at most one for two CPUs, and for what shared memory holds."""
+        """Return a loader's number of workers: limited to one for two CPUs, and by the shared memory."""
         if self.device == "cpu" or self.on_device:
             return 0
         size = 4 * self.batch * math.prod(self.shape)
@@ -131,7 +132,7 @@ class Source(NamedTuple):
         return max(1, min(most, len(os.sched_getaffinity(0)) // 2, room))
 
     def batches(self, *, workers: int) -> Iterator[Any]:
-        """Yield floats [batch, 3, edge, edge] and labels, by a DataLoader; or from tensors on the device."""
+        """Yield floats [batch, 3, edge, edge] and labels, from a DataLoader or from tensors on the device."""
         data = Images(self.edge, SAMPLES * self.batch, floats=True)
         if not self.on_device:
             return iter(self.loader(data, workers=workers))
@@ -139,7 +140,7 @@ class Source(NamedTuple):
         return drawn(images, torch.arange(len(data), device=self.device) % CLASSES, self.batch)
 
     def loader(self, data: Dataset[Any], *, workers: int, collate: Any = None) -> DataLoader[Any]:
-        """Return an endless loader, so that no step includes the start of workers."""
+        """Return an endless loader, so that no step includes the start of its workers."""
         workers = self.workers(workers)
         endless = RandomSampler(data, replacement=True, num_samples=ENDLESS)  # type: ignore[arg-type]
         pin = self.device != "cpu"
@@ -149,7 +150,7 @@ class Source(NamedTuple):
 
 
 def drawn(images: Tensor, labels: Tensor, batch: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield batches by index, in an order drawn anew in each epoch, all on the device of the tensors."""
+    """Yield batches by index, in a new random order each epoch, on the tensors' device."""
     while True:
         order = torch.randperm(len(images), device=images.device)
         for indices in order.split(batch):
@@ -158,12 +159,12 @@ def drawn(images: Tensor, labels: Tensor, batch: int) -> Iterator[tuple[Tensor, 
 
 
 def trainer_model(arch: str, shape: tuple[int, int, int]) -> nn.Module:
-    """Return the model that the trainer makes of that name: on small images, ResNets have a smaller stem there."""
+    """Return the trainer's model ``arch``; its ResNets have a smaller stem for small images."""
     return initial_model(parse(["--arch", arch]), shape=shape, classes=CLASSES)
 
 
 def torchvision_reference(source: Source, arch: str, *, amp: bool) -> Steps:
-    """Train as references/classification/train.py does: SGD, with accuracy and loss of each step measured."""
+    """Train as references/classification/train.py does: SGD, with accuracy and loss computed in each step."""
     device = source.device
     model = trainer_model(arch, source.shape).to(device)
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=1e-4)
@@ -210,7 +211,7 @@ def timm_train(source: Source, arch: str) -> Steps:
 
 
 def ignite_cifar10(source: Source, arch: str) -> Steps:
-    """Train by ignite's supervised trainer, as its example for CIFAR-10 does without --with_amp."""
+    """Train with ignite's supervised trainer, as its CIFAR-10 example does without --with_amp."""
     from ignite.engine import create_supervised_trainer  # type: ignore[import-not-found]
 
     device = source.device
@@ -248,7 +249,7 @@ def examples_mnist(device: str, place: Path, *, on_device: bool = False) -> Step
 
 
 def trainer(device: str, *flags: str, backend: str = "single") -> Steps:
-    """Take the steps of the trainer's learner with these flags, on one rank."""
+    """Take steps of the trainer's learner with ``flags``, on one rank."""
     settings = parse([*flags, "--device", device, "--backend", backend])
     comm, strategy = connect(settings, read_environment(ONE_RANK if backend == "ddp" else {}))
     settings = settle(settings, comm, backend=backend, checkpoint=None)
@@ -266,7 +267,7 @@ def trainer(device: str, *flags: str, backend: str = "single") -> Steps:
 
 
 def on_synthetic_images(arch: str, source: Source) -> list[str]:
-    """Return the flags with which the trainer trains a model on images in memory."""
+    """Return the trainer's flags for a model on images in memory."""
     shape = ["--synthetic-shape", *map(str, source.shape)]
     samples = ["--synthetic-samples", str(SAMPLES * source.batch), "--synthetic-classes", str(CLASSES)]
     batch = ["--batch-size", str(source.batch)]
@@ -274,7 +275,7 @@ def on_synthetic_images(arch: str, source: Source) -> list[str]:
 
 
 def resnet50(device: str, *, tiny: bool) -> Contenders:
-    """Return who trains ResNet-50; on a GPU by more programs, and by the trainer with each backend."""
+    """Return the contenders for ResNet-50; on a GPU more programs, and the trainer with each backend."""
     gpu = device == "cuda"
     source = Source(device, *((224, 128) if gpu else (64, 4) if tiny else (128, 16)))
     there = source._replace(on_device=True)
@@ -300,7 +301,7 @@ def resnet50(device: str, *, tiny: bool) -> Contenders:
 
 
 def resnet18(device: str, *, tiny: bool) -> Contenders:
-    """Return who trains ResNet-18 on images of the size of CIFAR-10's."""
+    """Return the contenders for ResNet-18 on images of CIFAR-10's size."""
     source = Source(device, 32, 4 if tiny else 64)
     flags = on_synthetic_images("resnet18", source)
     found: Contenders = {
@@ -315,7 +316,7 @@ def resnet18(device: str, *, tiny: bool) -> Contenders:
 
 
 def mnist(device: str, place: Path, *, tiny: bool) -> Contenders:
-    """Return who trains the CNN of pytorch/examples on MNIST."""
+    """Return the contenders for the CNN of pytorch/examples on MNIST."""
     flags = ["--dataset", "mnist", "--data-dir", str(place), "--batch-size", "64", "--arch", "mnist-cnn"]
     flags += ["--optimizer", "adadelta", "--lr", "1"]
     found: Contenders = {
@@ -346,7 +347,7 @@ def tuned(steps: Callable[[], Steps], workers: int) -> Contender:
 
 
 def comparisons(rounds: int = 5, *, device: str = "cpu", tiny: bool = False) -> Iterator[Comparison]:
-    """Measure each model."""
+    """Yield a comparison for each model."""
     sys.path.insert(1, peers.installed(peers.TRAINING))
     if device == "cpu":
         torch.set_num_threads(1)
@@ -359,11 +360,11 @@ def comparisons(rounds: int = 5, *, device: str = "cpu", tiny: bool = False) -> 
                 next(steps)
 
         def turn() -> Cost:
-            # Leave out the batches that workers have read ahead during the turns of others.
+            # Skip the batches that workers have prefetched during the turns of others.
             take(PREFETCHED * contender.workers)
             return timed(partial(take, count), device=device)
 
-        take(count)  # what is done once: buffers, algorithms
+        take(count)  # one-time work: buffers, algorithms
         return turn
 
     few, many = (1, 5) if tiny else (4, 200)
@@ -382,7 +383,7 @@ def comparisons(rounds: int = 5, *, device: str = "cpu", tiny: bool = False) -> 
             has_aims = not tiny and (device == "cuda" or supports_bf16(torch.device(device)))
             aims = AIMS[device][title] if has_aims else {}
             yield compare(title, turns, rounds=rounds, unit=unit, aims=aims)
-            turns.clear()  # models, and workers of loaders
+            turns.clear()  # frees models and loader workers
             gc.collect()
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -391,7 +392,7 @@ def comparisons(rounds: int = 5, *, device: str = "cpu", tiny: bool = False) -> 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--tiny", action="store_true", help="small sizes, to see that all of it works")
+    parser.add_argument("--tiny", action="store_true", help="small sizes, to test that the program works")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     show(comparisons(arguments.rounds, device=arguments.device, tiny=arguments.tiny))

@@ -1,7 +1,8 @@
-"""A pytest plugin that records which lines of src/ and jobscripts/lib each test reaches, and how long it takes.
+"""Pytest plugin that records the duration of each test and the lines of src/ and jobscripts/lib that it reaches.
 
-`python build/reached.py FOLDER TEST...` runs the TESTS with it and leaves FOLDER/reached.json. Python is followed by
-coverage.py, in the processes that a test starts too; Bash by its own trace, which a test's processes get by BASH_ENV.
+`python build/reached.py FOLDER TEST...` runs the TESTs with the plugin and writes FOLDER/reached.json. coverage.py
+traces Python, also in the processes that a test starts. Bash traces itself; BASH_ENV enables this in a test's
+processes.
 """
 
 import json
@@ -39,13 +40,13 @@ lib =
 
 
 def append(path: Path, entry: dict) -> None:
-    """Append a line of JSON, whole though several processes write."""
+    """Append a JSON line in one write, because several processes append."""
     with path.open("a") as stream:
         stream.write(json.dumps(entry) + "\n")
 
 
 def lines_of_trace(path: Path) -> dict[str, list[int]]:
-    """Return the lines of each file of jobscripts/lib in a trace, and 0 for a file that a line has started."""
+    """Return the traced lines of each file in jobscripts/lib; line 0 stands for a file that a command started."""
     found: dict[str, set[int]] = defaultdict(set)
     names = {file.name for file in LIB.iterdir()}
     if path.exists():
@@ -59,10 +60,10 @@ def lines_of_trace(path: Path) -> dict[str, list[int]]:
 
 
 def pytest_configure() -> None:
-    """Start programs anew rather than by forks, and hand a test's trace to those with an environment of their own."""
+    """Disable the fork server, and pass the trace variables to programs that get an explicit environment."""
     import support  # noqa: PLC0415 -- pytest has put tests/ on the path by now
 
-    os.environ.pop("PYTHONPATH", None)  # by which this plugin was found; the tests have none
+    os.environ.pop("PYTHONPATH", None)  # it located this plugin; the tests run without it
     support.FORKS = False
     plain = subprocess.Popen.__init__
 
@@ -76,7 +77,7 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Record a test's lines under its name."""
+    """Record the lines that a test reaches under its name."""
     measured = coverage.Coverage.current()
     if measured is None:  # xdist's controller
         yield
@@ -98,14 +99,14 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Record how long the controller's tests took, and whether they passed."""
+    """Record duration and outcome of each test, in xdist's controller."""
     if FOLDER in os.environ and "PYTEST_XDIST_WORKER" not in os.environ:
         entry = {"test": report.nodeid, "seconds": report.duration, "passed": report.outcome == "passed"}
         append(Path(os.environ[FOLDER]) / "tests.jsonl", entry)
 
 
 def collect(folder: Path) -> None:
-    """Write FOLDER/reached.json, of the tests that passed.
+    """Write FOLDER/reached.json from the records of the tests that passed.
 
     {"tests": [name, ...], "seconds": [s, ...], "lines": {file: {line: [index of a test, ...]}}}
     """
@@ -138,7 +139,7 @@ def collect(folder: Path) -> None:
 
 
 def main() -> int:
-    """Run the tests and collect what they left."""
+    """Run the tests, collect their records and return pytest's exit code."""
     folder, tests = Path(sys.argv[1]).resolve(), sys.argv[2:]
     for name in ("bash", "coverage"):
         (folder / name).mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Sum a tensor over the ranks that torchrun started, by gloo, and check the sum. Part of smoke.sh."""
+"""Sum a tensor over torchrun's ranks with gloo, and check the result. Part of smoke.sh."""
 
 import gc
 
@@ -12,5 +12,5 @@ dist.all_reduce(values)
 assert torch.all(values == size * (size + 1) / 2), f"rank {rank} of {size} got {values[0]}"
 if rank == 0:
     print(f"smoke: all-reduce over {size} ranks is right")
-gc.collect()  # torch 2.13 may abort at exit if the group goes before what still refers to it
+gc.collect()  # torch 2.13 may abort at exit if the group is destroyed before the objects that refer to it
 dist.destroy_process_group()

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Run by `docker run` and `apptainer run`: replace this process by the given command, so that its
-# arguments, signals and exit code are passed through. Without a command, print the trainer's help.
+# Entry point of `docker run` and `apptainer run`: replace this process with the given command, so
+# that arguments, signals and the exit code pass through. Without a command, print the trainer's help.
 [ $# -gt 0 ] || set -- trainer --help
 exec "$@"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# smoke.sh [VARIANT]: the image's own test, run by `apptainer test`, or by Docker:
+# smoke.sh [VARIANT]: test the image; run by `apptainer test`, or with Docker:
 # docker run IMAGE /opt/slipway/containers/smoke.sh
 # Takes less than 30 s and needs no GPU. It passes if the image is of VARIANT; its packages can be
-# imported and have the versions of its pins; Horovod was built with the parts that the pins name,
-# for the GPUs that they name, and with torch's NCCL; and an all-reduce of two ranks is right.
+# imported and have the pinned versions; Horovod was built with the parts and for the GPUs that the
+# pins name, and with torch's NCCL; and an all-reduce of two ranks is correct.
 set -euo pipefail
 # shellcheck source=containers/pins/cpu.env
 source /opt/slipway/pins.env
@@ -49,8 +49,8 @@ from pathlib import Path
 import horovod.torch.mpi_lib_v2
 import torch
 
-# A fat binary is a header of 16 bytes, then images: kind, version, size of the header, size of what
-# follows; the architecture is at 28. Kind 1 is PTX, 2 machine code.
+# A fat binary is a header of 16 bytes, then images: kind, version, header size, data size; the
+# architecture is at offset 28. Kind 1 is PTX, 2 is machine code.
 binary = Path(horovod.torch.mpi_lib_v2.__file__).read_bytes()
 found, start = {1: set(), 2: set()}, 0
 while (start := binary.find(b"\x50\xed\x55\xba\x01\x00\x10\x00", start)) >= 0:
@@ -72,6 +72,6 @@ if built != loaded:
     sys.exit(f"smoke: Horovod was built with NCCL {built}, torch has {loaded}")
 END
 
-# --local-addr: the host name need not resolve inside. One thread a rank: there may be few cores.
+# --local-addr: the host name may not resolve inside. One thread per rank: there may be few cores.
 OMP_NUM_THREADS=1 torchrun --standalone --local-addr 127.0.0.1 --nproc-per-node 2 \
     /opt/slipway/containers/allreduce.py

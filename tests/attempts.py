@@ -1,4 +1,4 @@
-"""Attempts of a script in this process: a whole run, and one that is stopped by SIGTERM in some of its bodies."""
+"""Run attempts of a script in this process: an uninterrupted run, and one that SIGTERM stops in given loop bodies."""
 
 import os
 import signal
@@ -12,12 +12,12 @@ from slipway import Session, Stopped
 
 
 def terminate():
-    """Send this process SIGTERM, which the session answers at the next place where it may stop."""
+    """Send this process SIGTERM; the session stops at its next stop point."""
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 class Attempt:
-    """One attempt: a model of two layers, an SGD for each, and how many bodies it may begin."""
+    """One attempt: a model of two layers, an SGD for each, and the loop body that SIGTERM stops."""
 
     def __init__(self, folder, stop_at=None):
         torch.manual_seed(0)
@@ -32,7 +32,7 @@ class Attempt:
         return Session(**{"model": self.model, "folder": self.folder, **options})
 
     def backward(self, given=0.0):
-        """Begin a body with a number or a batch of numbers, add to the gradients, and return the loss."""
+        """Start a loop body with a number or a batch of numbers, add to the gradients, and return the loss."""
         self.bodies += 1
         if self.bodies == self.stop_at:
             terminate()
@@ -43,25 +43,25 @@ class Attempt:
         return loss.detach()
 
     def update(self, given=0.0):
-        """Make a whole step, in the order of zero_grad, backward, step; return the loss."""
+        """Take a full step (zero_grad, backward, step) and return the loss."""
         self.both.zero_grad()
         loss = self.backward(given)
         self.both.step()
         return loss
 
     def apply(self):
-        """Take a step with the gradients that have been accumulated."""
+        """Take a step with the accumulated gradients."""
         self.both.step()
         self.both.zero_grad()
 
     def result(self, session):
-        """Return what a run has come to."""
+        """Return a run's final step, states and next random number."""
         states = [each.state_dict() for each in (self.model, self.first, self.second, self.both)]
         return [session.step, plain(states), torch.rand(1).item()]
 
 
 def plain(tree):
-    """Return a state with lists for tensors, exact to the last bit."""
+    """Return a state with tensors as lists, exact to the last bit."""
     if isinstance(tree, torch.Tensor):
         return tree.tolist()
     if isinstance(tree, dict):
@@ -70,7 +70,7 @@ def plain(tree):
 
 
 def in_session(**options):
-    """Make of a function of an attempt and its session a script, which opens the session and returns its result."""
+    """Decorate a function of an attempt and its session as a script that opens the session and returns the result."""
 
     def decorate(body):
         def script(attempt):
@@ -84,9 +84,9 @@ def in_session(**options):
 
 
 def whole_and_stopped(tmp_path, script, *stops):
-    """Hold that ``script(attempt)`` sees and returns the same if it is stopped in its bodies ``stops``, one an attempt.
+    """Assert that ``script(attempt)`` sees and returns the same if one attempt each is stopped in the bodies ``stops``.
 
-    Return what each of the attempts has seen.
+    Return the inputs that each attempt has seen.
     """
     whole = Attempt(tmp_path / "whole")
     expected, seen = script(whole), []

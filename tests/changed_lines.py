@@ -1,4 +1,4 @@
-"""How many lines of a script change under a session: `python tests/changed_lines.py` prints the table."""
+"""Count the lines of a script that a session changes: `python tests/changed_lines.py` prints the table."""
 
 import subprocess
 from pathlib import Path
@@ -8,14 +8,14 @@ PLAIN = sorted((SCRIPTS / "plain").glob("*.py"))
 
 
 def changed(plain, *options):
-    """Return how many lines `diff` removes from a plain script and adds to it."""
+    """Return the numbers of lines that `diff` removes from and adds to a plain script."""
     words = ["diff", *options, str(plain), str(SCRIPTS / "session" / plain.name)]
     lines = subprocess.run(words, text=True, capture_output=True, check=False).stdout.splitlines()
     return tuple(sum(line.startswith(sign) for line in lines) for sign in "<>")
 
 
 def rows():
-    """Return a row for each script: its lines, those changed, and those changed other than by their indentation."""
+    """Return a row for each script: its number of lines, changed lines, and lines changed beyond indentation."""
     found = [("script", "lines", "diff", "diff -w")]
     for plain in PLAIN:
         differences = ["-{} +{}".format(*changed(plain, *options)) for options in ([], ["-w"])]

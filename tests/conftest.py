@@ -1,4 +1,4 @@
-"""Tables that tests print at the end of the run, CI's ban on skips, and what builds of images need."""
+"""Fixtures for tables in the test summary and for image builds, and CI's ban on skips."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ TABLE = "table"
 
 @pytest.fixture
 def table(record_property) -> Callable[[str, Sequence[Sequence[object]]], None]:
-    """Return a function that shows a title and rows in the summary of the test run."""
+    """Return a function that prints a title and rows in the test summary."""
 
     def show(title: str, rows: Sequence[Sequence[object]]) -> None:
         cells = [[str(cell) for cell in row] for row in rows]
@@ -35,7 +35,7 @@ def pytest_terminal_summary(terminalreporter):
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport():
-    """Turn a skip into a failure where CI forbids skips: a tool that is missing there is a fault of the set-up."""
+    """Turn a skip into a failure if SLIPWAY_FORBID_SKIPS is set: in CI, a missing tool is a fault of the setup."""
     outcome = yield
     report = outcome.get_result()
     if report.skipped and os.environ.get("SLIPWAY_FORBID_SKIPS"):
@@ -45,7 +45,7 @@ def pytest_runtest_makereport():
 
 @pytest.fixture
 def tree(tmp_path) -> Path:
-    """Return a copy of what builds of an image read and write, to be changed."""
+    """Return a modifiable copy of the files that image builds read and write."""
     copy = tmp_path / "tree"
     for name in ("build", "configs", "containers", "jobscripts", "src"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -56,7 +56,7 @@ def tree(tmp_path) -> Path:
 
 @pytest.fixture
 def stubs(tree) -> Path:
-    """Return the tree with install scripts and a smoke test that do nothing: recipes in seconds."""
+    """Return the tree with empty install scripts and an empty smoke test, so that recipes take seconds."""
     for script in [*tree.glob("containers/install/[0-9]*.sh"), tree / "containers" / "smoke.sh"]:
         script.write_text("#!/bin/bash\n")
     return tree
@@ -64,7 +64,7 @@ def stubs(tree) -> Path:
 
 @pytest.fixture(scope="session")
 def libcuda(tmp_path_factory) -> Path:
-    """Return the folder of the stand-in for NVIDIA's libcuda, for LD_LIBRARY_PATH."""
+    """Return the folder of the stub of NVIDIA's libcuda, for LD_LIBRARY_PATH."""
     folder = tmp_path_factory.mktemp("libcuda")
     source = ROOT / "tests" / "unit" / "libcuda.c"
     subprocess.check_call(["cc", "-Wall", "-Werror", "-shared", "-fPIC", "-o", folder / "libcuda.so.1", source])
@@ -73,7 +73,7 @@ def libcuda(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def base() -> str:
-    """Return the name of the images' base in buildah's storage, where `make image` left it."""
+    """Return the name of the base image in buildah's storage; `make image` put it there."""
     if os.getuid() != 0:
         pytest.skip("mmdebstrap and buildah's mounts need root")
     return subprocess.check_output([ROOT / "build/base", "localhost/none:1", "bookworm"], text=True).strip()
@@ -81,7 +81,7 @@ def base() -> str:
 
 @pytest.fixture(scope="session")
 def base_archive(base, tmp_path_factory) -> str:
-    """Return that base as BASE_IMAGE takes it, for builds with a SCRATCH of their own."""
+    """Return that base as a value of BASE_IMAGE, for builds with a separate SCRATCH."""
     archive = f"docker-archive:{tmp_path_factory.mktemp('base')}/base.tar"
     subprocess.check_call([ROOT / "build/buildah", "push", "--quiet", base, f"{archive}:{base}"])
     return archive

@@ -1,8 +1,8 @@
-"""Starts the ranks of a program on this machine by forks, and names them as a job script does.
+"""Start a program's ranks on this machine by forking, with the environment variables and names of a job script.
 
     python fork_ranks.py RANKS PROGRAM...
 
-A rank that fails ends the others; the exit code is that of the first one to fail.
+If a rank fails, the others are ended; the exit code is that of the first failed rank.
 """
 
 import os
@@ -13,11 +13,11 @@ import time
 from pathlib import Path
 
 GRACE = 30.0
-"""Seconds that ranks may take to end after another one has failed."""
+"""Seconds that ranks may take to end after another rank has failed."""
 
 
 def main(ranks: int) -> int | None:
-    """Return the exit code; in a rank, None."""
+    """Start the ranks and return the exit code; in a rank, return None."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}

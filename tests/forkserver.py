@@ -1,11 +1,11 @@
-"""Starts Python programs by forks of one process that has imported torch and the trainer, and has run nothing.
+"""Start Python programs by forking a process that has imported torch and the trainer, and has run nothing.
 
-The imports take three seconds of CPU, ten times as long as most programs that the tests start. A program that is
-started here ends as any other: with atexit, its threads, tracebacks.
+The imports take three seconds of CPU, ten times as long as most programs that the tests start. A program started here
+ends normally: with atexit handlers, its threads, and tracebacks.
 
     python -P forkserver.py DESCRIPTOR
 
-serves what comes over the socket DESCRIPTOR, and ends with it.
+serves requests from the socket DESCRIPTOR until it is closed.
 """
 
 import atexit
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import NoReturn
 
 PRELOADED = (
-    "torch._dynamo",  # which an optimiser's first step imports
+    "torch._dynamo",  # an optimizer's first step imports it
     "trainer.launch.rank",
     "trainer.parallel.ddp",
     "trainer.parallel.single",
@@ -37,11 +37,11 @@ PRELOADED = (
     "slipway.session",
 )
 MOST = 1 << 17
-"""Bytes of a request."""
+"""Maximum size of a request in bytes."""
 
 
 class Forked:
-    """A program that the server has forked, as a ``subprocess.Popen``."""
+    """A program that the server has forked, with the interface of ``subprocess.Popen``."""
 
     def __init__(
         self, words: Sequence[str], log: Path, environ: Mapping[str, str], folder: Path, preload: Sequence[str] = ()
@@ -90,11 +90,11 @@ _connection: socket.socket | None = None
 
 
 def _server() -> socket.socket:
-    """Return the connection to the server of this process, which is started by the first call."""
+    """Return the connection to this process's server; the first call starts the server."""
     global _connection
     if _connection is None:
         _connection, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
-        # Libraries read these as they are loaded.
+        # Libraries read these when they are loaded.
         environ = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         words = [sys.executable, "-P", __file__, str(theirs.fileno())]
         process = subprocess.Popen(words, env=environ, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
@@ -105,7 +105,7 @@ def _server() -> socket.socket:
 
 
 def serve(connection: socket.socket) -> dict | None:
-    """Fork a process for each request: there, return it; return None in the server at the end of the connection."""
+    """Fork a process for each request; return the request in the fork, and None in the server at the end."""
     waiting: dict[int, socket.socket] = {}
     with selectors.DefaultSelector() as selector:
         selector.register(connection, selectors.EVENT_READ)
@@ -137,26 +137,26 @@ def serve(connection: socket.socket) -> dict | None:
 
 
 def preload(modules: Sequence[str] = PRELOADED) -> None:
-    """Import what programs import, unless it is there, so that this process can be forked."""
+    """Import missing ``modules`` and prepare this process for forking."""
     missing = [name for name in modules if name not in sys.modules]
     for name in missing:
         importlib.import_module(name)
     if not missing:
         return
     gc.collect()
-    gc.freeze()  # else the first collection of a fork copies every page
+    gc.freeze()  # otherwise a fork's first collection copies every page
     for finalizer in [*weakref.finalize._registry]:
-        finalizer.atexit = False  # torch takes down its operators: a tenth of a second
+        finalizer.atexit = False  # torch destroys its operators: a tenth of a second
     assert len([*Path("/proc/self/task").iterdir()]) == 1, "a fork of several threads may wait for ever"
 
 
 def _tell(client: socket.socket, number: int) -> None:
-    with contextlib.suppress(OSError):  # the one who asked has ended
+    with contextlib.suppress(OSError):  # the client has ended
         client.send(str(number).encode())
 
 
 def become(request: dict) -> NoReturn:
-    """Make this process, a fork, what ``python WORDS`` is when its program begins; then run that."""
+    """Turn this fork into a new ``python WORDS`` process and run the program."""
     os.setsid()
     os.chdir(request["folder"])
     os.environ.clear()
@@ -168,12 +168,12 @@ def become(request: dict) -> NoReturn:
         sys.stdout.reconfigure(write_through=True)
     from slipway.rng.seeding import seed_generators  # noqa: PLC0415 -- with torch
 
-    seed_generators(secrets.randbits(63))  # a fork has the state of its parent
+    seed_generators(secrets.randbits(63))  # a fork inherits its parent's state
     run_program(request["words"])
 
 
 def run_program(words: Sequence[str]) -> NoReturn:
-    """Run ``-m MODULE``, ``-c CODE`` or ``FILE`` with its arguments as Python's command line does; end this process."""
+    """Run ``-m MODULE``, ``-c CODE`` or ``FILE`` with arguments like Python's command line; exit this process."""
     folders = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     module = sys.modules["__main__"] = types.ModuleType("__main__")
     first, *rest = words
@@ -200,7 +200,7 @@ def run_program(words: Sequence[str]) -> NoReturn:
 
 
 def end(code: object) -> NoReturn:
-    """End this process as the interpreter would, but for the release of what it has imported: that takes a second."""
+    """Exit this process like the interpreter, but without releasing imported modules, which takes a second."""
     if code is not None and not isinstance(code, int):
         print(code, file=sys.stderr)
     threading._shutdown()

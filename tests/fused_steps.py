@@ -1,4 +1,4 @@
-"""Steps of torch's fused optimisers under GradScaler, some of them skipped, on any device, and what they must equal."""
+"""Steps of torch's fused optimizers with GradScaler, some of them skipped, on any device, and their references."""
 
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -14,11 +14,11 @@ from trainer.optim.fused_sgd import FusedSGD
 
 STEPS = 5
 SKIPPED = {"none": (), "1": (1,), "2": (2,), "1 and 2": (1, 2), "3": (3,)}
-"""Steps, from 1, in which a gradient is inf."""
+"""Steps, from 1, with an infinite gradient."""
 TOLERANCE = 2e-6
 """Largest difference to foreach, relative to weights and state of about 1: sixteen roundings of float32.
 
-The kernels contract and order operations differently, once a step or two. Momentum that starts from zeros with
+The kernels fuse and order operations differently, once every one or two steps. Momentum that starts from zeros with
 dampening, or from random memory, differs by 0.01 and more.
 """
 
@@ -40,37 +40,37 @@ CASES: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
     "adamw, amsgrad": (AdamW, {"weight_decay": 0.1, "amsgrad": True}),
     "adagrad": (Adagrad, {"weight_decay": 0.1, "lr_decay": 0.1}),
 }
-"""Optimisers that torch has fused, with the arguments on which their kernels branch."""
+"""Optimizers that have a fused implementation in torch, with the arguments on which their kernels branch."""
 
 
 def fused_optimizers() -> set[type[Optimizer]]:
-    """Return the optimisers of the installed torch that can be fused."""
+    """Return the optimizers of the installed torch that accept ``fused``."""
     classes = {value for value in vars(torch.optim).values() if isinstance(value, type)}
     return {cls for cls in classes if "fused" in inspect.signature(cls).parameters}
 
 
 def torchs(name: str, implementation: str) -> Build:
-    """Return what builds the optimiser of a case with ``implementation``, "fused" or "foreach"."""
+    """Return a builder of a case's torch optimizer with ``implementation`` "fused" or "foreach"."""
     cls, arguments = CASES[name]
     return lambda parameters: cls(parameters, lr=0.1, **arguments, **{implementation: True})
 
 
 def ours(name: str) -> Build:
-    """Return what builds the fused optimiser of a case as the trainer does."""
+    """Return a builder of a case's fused optimizer in the trainer."""
     cls, arguments = CASES[name]
     return lambda parameters: (FusedSGD if cls is SGD else cls)(parameters, lr=0.1, **arguments, fused=True)
 
 
 @cache
 def normal(seed: int) -> tuple[Tensor, ...]:
-    """Return an NHWC kernel, more values than one block of a CUDA kernel takes, and a few: float32, of about 1."""
+    """Return float32 tensors of about 1: an NHWC kernel, one larger than a CUDA kernel's block, and a small one."""
     generator = torch.Generator().manual_seed(seed)
     kernel, *others = (torch.randn(shape, generator=generator) for shape in ((8, 3, 3, 3), (70_001,), (5,)))
     return kernel.contiguous(memory_format=torch.channels_last), *others
 
 
 def parameters_on(device: torch.device) -> list[nn.Parameter]:
-    """Return parameters of their own, with the same values in each call."""
+    """Return new parameters on ``device``, with the same values in each call."""
     return [nn.Parameter(value.to(device, copy=True)) for value in normal(0)]
 
 
@@ -83,19 +83,19 @@ def steps(
     late: int = 1,
     unscale: bool = False,
 ) -> dict[str, Tensor]:
-    """Take STEPS steps, with the same gradients in each call, and return weights and state by name, on the CPU.
+    """Take STEPS steps, with the same gradients in each call, and return weights and state by name on the CPU.
 
     Args:
-        build: makes the optimiser.
-        device: of the parameters.
-        skipped: steps, from 1, in which a gradient is inf, so that GradScaler must skip them.
-        left_out: steps that are not taken at all.
-        late: step in which the last parameter gets its first gradient.
+        build: builds the optimizer.
+        device: device of the parameters.
+        skipped: steps, from 1, with an infinite gradient, which GradScaler must skip.
+        left_out: steps that are not executed at all.
+        late: step of the last parameter's first gradient.
         unscale: call ``unscale_`` before each step, as clipping does.
     """
     parameters = parameters_on(device)
     optimizer = build(parameters)
-    scaler = torch.amp.GradScaler(device.type, init_scale=1024.0)  # powers of two: nothing is rounded by scaling
+    scaler = torch.amp.GradScaler(device.type, init_scale=1024.0)  # powers of two: scaling does not round
     for step in range(1, STEPS + 1):
         if step in left_out:
             continue
@@ -116,10 +116,10 @@ def steps(
 
 
 def largest_difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
-    """Return the largest difference of two results of ``steps``, relative to values above 1; nan if one holds nan.
+    """Return the largest difference of two results of ``steps``, relative to values above 1; NaN if one has NaN.
 
     Raises:
-        KeyError: if they have not the same names.
+        KeyError: if their names differ.
     """
     if found.keys() != expected.keys():
         raise KeyError(*sorted(found.keys() ^ expected.keys()))
@@ -135,18 +135,18 @@ def are_equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
 
 
 class Row(NamedTuple):
-    """Largest differences of fused optimisers to the same one with ``foreach=True``, after the same steps."""
+    """Largest differences of fused optimizers to ``foreach=True``, after the same steps."""
 
     case: str
     skipped: str
     torch: float
-    """Of torch's own."""
+    """torch's fused optimizer."""
     trainer: float
-    """Of the trainer's."""
+    """The trainer's fused optimizer."""
 
 
 def rows(device: torch.device) -> Iterator[Row]:
-    """Yield what each optimiser computes on ``device`` for each set of skipped steps."""
+    """Yield the differences of each optimizer on ``device`` for each set of skipped steps."""
     for name in CASES:
         for label, skipped in SKIPPED.items():
             expected = steps(torchs(name, "foreach"), device, skipped=skipped)
@@ -155,13 +155,13 @@ def rows(device: torch.device) -> Iterator[Row]:
 
 
 def is_faulty_in_torch(row: Row) -> bool:
-    """Return whether torch's own fused optimiser is known to be wrong there: the reason for FusedSGD."""
+    """Return whether torch's fused optimizer is known to be wrong in this row, which is why FusedSGD exists."""
     return bool(CASES[row.case][1].get("momentum")) and 1 in SKIPPED[row.skipped]
 
 
 @contextmanager
 def unwritten_memory_is_nan() -> Iterator[None]:
-    """Let torch fill what it allocates with nan, as its deterministic mode does, instead of keeping what was there."""
+    """Make torch fill new tensors with NaN, as its deterministic mode does."""
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)
     try:

@@ -1,4 +1,4 @@
-"""A learner without a run."""
+"""Builds a learner without a run."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ def new_learner(
     samples_per_epoch: int,
     cuts: Sequence[str] = (),
 ) -> Learner:
-    """Return one of a single rank, in stages on its device if there are ``cuts``."""
+    """Return a learner for one rank; with ``cuts``, all its stages are on the rank's device."""
     config = settled(config, PLAIN)
     return Learner(
         config,

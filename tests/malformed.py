@@ -1,4 +1,4 @@
-"""Starts the trainer, or a command of it, on malformed files: many times, each in a fork of this process.
+"""Run the trainer and its commands on malformed files many times, each in a fork of this process.
 
     python malformed.py FOLDER SEED COUNT
 
@@ -22,14 +22,14 @@ from pathlib import Path
 
 import torch
 
-torch.set_num_threads(1)  # a fork has no thread pool, and would wait for one
+torch.set_num_threads(1)  # a fork has no thread pool and would wait for it
 
-import torchvision  # noqa: E402, F401 -- each fork has it then
+import torchvision  # noqa: E402, F401 -- so that each fork has it
 
 from trainer.__main__ import main as run_trainer  # noqa: E402
 
 LIMIT = 60
-"""Seconds after which a program counts as hanging."""
+"""Seconds after which a program counts as hung."""
 VALUES = [
     "null",
     "true",
@@ -94,7 +94,7 @@ def insert(data: bytes, chance: random.Random) -> bytes:
 
 
 def another_value(data: bytes, chance: random.Random) -> bytes:
-    """Replace what stands behind a : or a = by something of another kind."""
+    """Replace the value after a : or = with one of another type."""
     places = [place for place, byte in enumerate(data[: 1 << 16]) if byte in b":="]
     if not places:
         return insert(data, chance)
@@ -150,7 +150,7 @@ def _harm(path: Path, chance: random.Random) -> str:
 
 
 def run_in_fork(argv: list[str], folder: Path) -> tuple[int, float, str]:
-    """Return exit code, seconds, and what was said; -9 where it had to be killed."""
+    """Return exit code, seconds and output; the code is -9 if the program had to be killed."""
     log = folder / "said"
     began = time.monotonic()
     pid = os.fork()

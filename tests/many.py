@@ -1,9 +1,9 @@
-"""Many trainings in one start of the ranks, whose imports and rendezvous take longer than a short training.
+"""Run many trainings in one start of the ranks: imports and rendezvous take longer than a short training.
 
     python many.py FILE BACKEND
 
-FILE holds a list, in JSON, of the trainer's arguments for each training. The ranks are joined once, as the first one's
-arguments say.
+FILE holds a JSON list of the trainer's arguments for each training. The ranks join once, with the first training's
+arguments.
 """
 
 import json
@@ -19,7 +19,7 @@ from trainer.parallel.strategy import connect
 from trainer.train import run
 
 MARK = "many: training "
-"""Before the output of each training."""
+"""Precedes the output of each training."""
 
 
 def main(trainings: list[list[str]], backend_name: str) -> None:
@@ -34,7 +34,7 @@ def main(trainings: list[list[str]], backend_name: str) -> None:
         assert run(config, comm, strategy, StopRequest(), environment) == Reason.NONE
     comm.close()
     sys.stdout.flush()
-    os._exit(0)  # as trainer.launch.rank does, and for its reasons
+    os._exit(0)  # as in trainer.launch.rank, for the same reasons
 
 
 if __name__ == "__main__":

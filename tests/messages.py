@@ -1,4 +1,4 @@
-"""What programs say: errors and warnings by their slug, and the values that they name. Tests hold no sentence."""
+"""Assertions on programs' errors and warnings, by slug and by the values that they contain, never by sentence."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ MESSAGE = re.compile(r"(?m)\b(error|warning)\[([a-z0-9-]+)\]: (.*)$")
 
 
 class Message(NamedTuple):
-    """One line of an output."""
+    """An error or warning in an output."""
 
     kind: str
     slug: str
@@ -26,12 +26,12 @@ def messages(output: str) -> list[Message]:
 
 
 def slugs(output: str) -> list[str]:
-    """Return their slugs."""
+    """Return the slugs of an output's errors and warnings, in order."""
     return [message.slug for message in messages(output)]
 
 
 def assert_error(output: str, slug: str, *values: object) -> None:
-    """Hold that the output has one error, with this slug and these values, and no traceback."""
+    """Assert that the output has exactly one error, with this slug and these values, and no traceback."""
     found = [message for message in messages(output) if message.kind == "error"]
     assert [message.slug for message in found] == [slug], output
     assert_names(found[0].text, *values)
@@ -39,30 +39,30 @@ def assert_error(output: str, slug: str, *values: object) -> None:
 
 
 def assert_warning(output: str, slug: str, *values: object) -> None:
-    """Hold that the output has a warning with this slug that names these values."""
+    """Assert that the output has a warning with this slug that contains these values."""
     found = [message.text for message in messages(output) if message[:2] == ("warning", slug)]
     assert any(all(str(value) in text for value in values) for text in found), (slug, values, output)
 
 
 def assert_names(text: str, *values: object) -> None:
-    """Hold that a text names each of the values: paths, numbers, names."""
+    """Assert that a text contains each of the values: paths, numbers, names."""
     for value in values:
         assert str(value) in text, (value, text)
 
 
 def numbers(text: str) -> list[int]:
-    """Return the whole numbers in a text, in order."""
+    """Return the integers in a text, in order."""
     return [int(number) for number in re.findall(r"\d+", text)]
 
 
 @contextmanager
 def refused(slug: str, *values: object, code: int | None = None) -> Iterator[pytest.ExceptionInfo[SlipwayError]]:
-    """Hold that what is done within raises an error with this slug, which names these values.
+    """Assert that the body raises an error with this slug that contains these values.
 
     Args:
-        slug: of the error.
-        values: what its text names.
-        code: its exit code, if that matters.
+        slug: the error's slug.
+        values: values that its text must contain.
+        code: its exit code; None accepts any.
     """
     with pytest.raises(SlipwayError) as caught:
         yield caught

@@ -1,4 +1,4 @@
-"""A data set in the files of MNIST, which torchvision reads as its own."""
+"""Writes a synthetic data set in MNIST's file format, which torchvision reads."""
 
 import struct
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def write_mnist(folder, *, train, test):
-    """Write so many images, each a bar whose height is its label, into ``folder``/MNIST/raw, and return that."""
+    """Write ``train`` and ``test`` images of bars, placed by label, to ``folder``/MNIST/raw, and return that path."""
     raw = folder / "MNIST" / "raw"
     raw.mkdir(parents=True)
     for part, count in {"train": train, "t10k": test}.items():
@@ -20,6 +20,6 @@ def write_mnist(folder, *, train, test):
 
 
 def _write_idx(path, values):
-    """Write ``values`` as uint8: two zeros, the type 8, the dimensions, their sizes, the values."""
+    """Write ``values`` as uint8: two zeros, type 8, number of dimensions, their sizes, values."""
     header = struct.pack(f">HBB{values.ndim}I", 0, 8, values.ndim, *values.shape)
     path.write_bytes(header + values.astype(np.uint8).tobytes())

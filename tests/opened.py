@@ -1,4 +1,4 @@
-"""Which files of a folder are opened, by whatever process: what a shared disk's metadata server is asked for."""
+"""Count the opened files of a folder, by any process: the requests to a shared disk's metadata server."""
 
 import ctypes
 import os
@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 IN_OPEN, IN_ISDIR, IN_Q_OVERFLOW = 0x20, 0x40000000, 0x4000
-"""Of inotify(7)."""
+"""Flags of inotify(7)."""
 HEAD = struct.Struct("iIII")
-"""An event, without its name: watch, mask, cookie, length of the name."""
+"""Header of an event: watch, mask, cookie, length of the name."""
 
 
 @contextmanager
 def counted(folder: Path):
-    """Count, while the body runs, how often each file below ``folder`` is opened, by its name in it; no new folders."""
+    """Count how often each file below ``folder`` is opened during the body, by relative path, except in new folders."""
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor = libc.inotify_init1(os.O_CLOEXEC)
     assert descriptor >= 0, os.strerror(ctypes.get_errno())
@@ -47,7 +47,7 @@ def counted(folder: Path):
     try:
         yield found
     finally:
-        last.touch()  # which it reads last
+        last.touch()  # the reader's last event
         reader.join(30)
         last.unlink()
         os.close(descriptor)

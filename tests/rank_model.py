@@ -1,4 +1,4 @@
-"""A model that each rank initialises differently, as a factory may that seeds by itself."""
+"""A model that each rank initializes differently, like a factory that sets its own seed."""
 
 import os
 

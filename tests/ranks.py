@@ -1,4 +1,4 @@
-"""Ranks without processes: threads that reduce with each other, or one rank whose others are not here."""
+"""Ranks without processes: threads that reduce with each other, or one rank without its peers."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 
 class OneOf(Alone):
-    """A rank of ``world`` whose others are not here: what it reduces stays what it was."""
+    """A rank of ``world`` without its peers: a reduction leaves values unchanged."""
 
     def __init__(self, world: World) -> None:
         super().__init__(CPU)
@@ -24,7 +24,7 @@ class OneOf(Alone):
 
 
 class _Thread:
-    """A rank that speaks with the others over a list."""
+    """A rank that exchanges messages with the others through a list."""
 
     def __init__(self, world: World, barrier: threading.Barrier, messages: list) -> None:
         self.world, self.device = world, CPU
@@ -42,16 +42,16 @@ class _Thread:
         pass
 
     def _exchange(self, message):
-        """Return what all ranks hand over, in the order of the ranks."""
+        """Return the messages of all ranks, in rank order."""
         self._messages[self.world.rank] = message
         self._barrier.wait()
         messages = list(self._messages)
-        self._barrier.wait()  # nobody writes the next message before all have read this one
+        self._barrier.wait()  # no rank writes the next message before all have read this one
         return messages
 
 
 def on_ranks(size: int, action: Callable[[Communicator], T]) -> list[T]:
-    """Run ``action`` on ``size`` ranks at once, and return what it returned on each."""
+    """Run ``action`` on ``size`` ranks concurrently and return the result of each."""
     barrier, messages = threading.Barrier(size, timeout=300), [None] * size
     ranks = [_Thread(World(rank, size, rank, size), barrier, messages) for rank in range(size)]
     with ThreadPoolExecutor(size) as pool:

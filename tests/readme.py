@@ -1,9 +1,9 @@
-"""Every command that README.md and docs/ give, in a reader's order, and which test runs it.
+"""All commands in README.md and docs/, in reading order, and the test that runs each.
 
-A command is a line behind ``$`` in a fence, or a code span of several words. Each is in one of the tables below, or is
+A command is a line after ``$`` in a fence, or a code span of several words. Each is in one of the tables below, or is
 run: in a fresh clone (``HERE``, tests/docs), or on the test cluster (``ON_CLUSTER``, ``ON_NODE``,
 tests/cluster/test_readme.py).
-Records of decisions give none.
+Decision records contain no commands.
 """
 
 import re
@@ -42,7 +42,7 @@ PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in NAMES)]
 
 
 def python_of(page: str, number: int = 0) -> str:
-    """Return the Python file that a page asks its reader to save: the first, or that of a number."""
+    """Return the Python file that a page asks its reader to save, by number; by default the first."""
     return re.findall(r"(?s)```python\n(.*?)```", (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8"))[number]
 
 
@@ -296,7 +296,7 @@ ELSEWHERE = {
     # docs/adding.md
     "jobgen render ddp --site gridengine --output jobscripts/ddp.sge": ("tests/docs/test_adding.py", '"gridengine"'),
 }
-"""Commands that take minutes or root, each with a test, or what CI runs, and the part of that which runs the same."""
+"""Commands that need minutes or root: each with a test, or a file of CI, and the part of it that runs the command."""
 
 NOWHERE = {
     "make prove": "runs the tests that `make test` leaves out, this one's neighbours among them",
@@ -327,7 +327,7 @@ NOWHERE = {
     "time ls -R .venv | wc -l": "measures a site's shared disk",
     "df --type=xfs --type=ext4": "lists a node's own disks, and fails where there is none",
 }
-"""Commands that no test runs, and why. Most of them ask a site what it is like."""
+"""Commands that no test runs, with the reason. Most of them query a cluster's properties."""
 
 NO_COMMANDS = {
     "trainer pack",
@@ -386,20 +386,20 @@ PROGRAMS = {
     *("chmod", "cp", "curl", "echo", "export", "getent", "ip", "realpath", "tar"),
     *("horovodrun", "mpirun", "torchrun"),
 }
-"""What the commands begin with that tests/docs runs."""
+"""The first words of the commands that tests/docs runs."""
 
 SPOKEN_OF = re.compile(
     r"jobgen [a-z]+( --standalone)?|make (pull|run)|qsub -[vVI]( NAME=VALUE,\.\.\.)?|"
     r"apptainer (exec|build|run( --no-eval)?)"
 )
-"""Commands that are spoken of by their names alone."""
+"""Commands that pages mention only by name."""
 
 LOOKUPS = re.compile(r"(sbatch|mpirun) --version|sinfo .*|scontrol show .*|command -v .*|ip route get .*")
-"""What people ask a cluster before they describe it."""
+"""Queries that users run on a cluster before they describe it."""
 
 
 def commands_of(page: Path) -> list[str]:
-    """Return the commands of a page in order: all lines of a fence, and code spans that are more than a name.
+    """Return the commands of a page in order: all lines of a fence, and code spans of several words.
 
     A fence inside a list holds a file, not commands.
     """
@@ -436,7 +436,7 @@ LEAVES = {
     "jobgen submit image_build --site mine": "slipway.sif",
     "SLIPWAY_HOROVOD=1 SLIPWAY_VENV=.venv-horovod jobgen submit venv_build --site mine": ".venv-horovod/bin/python",
 }
-"""What a command that runs elsewhere leaves for those behind it."""
+"""Files that a command that runs elsewhere creates for later commands."""
 NEEDED = {
     "make train": ".venv",
     "cp jobscripts/sites/example.toml jobscripts/sites/mine.toml": "jobscripts/sites/mine.toml",
@@ -447,22 +447,22 @@ NEEDED = {
     "--output-dir runs/photos": "runs/photos/checkpoints",
     "trainer export runs/photos photos.pt": "photos.pt",
 }
-"""What most commands need of one before them."""
+"""Files that most commands need from an earlier command."""
 
 
 def program(command: str) -> str:
-    """Return the program of a command, which variables can stand before."""
+    """Return the program of a command, which may start with variables."""
     return re.sub(r"^([A-Z_]+=\S* )*", "", command).split()[0]
 
 
 def fresh_clone(folder: Path) -> Path:
-    """Copy what a clone would hold once everything here is committed, and save the files that pages ask to save."""
+    """Copy the files that a clone would hold after a commit of everything, and save the files of the pages."""
     listed = subprocess.check_output(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, text=True
     )
     for name in filter(None, listed.split("\0")):
         source, target = ROOT / name, folder / name
-        if source.is_file() or source.is_symlink():  # else it is deleted here, and git does not know it yet
+        if source.is_file() or source.is_symlink():  # otherwise it is deleted here, but not yet in git
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, target, follow_symlinks=False)
     (folder / "my_train.py").write_text(SCRIPT, encoding="utf-8")

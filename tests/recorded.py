@@ -1,7 +1,7 @@
-"""Login nodes of recorded clusters: programs that print what a recording has for their command line.
+"""Login nodes of recorded clusters: programs that print the recorded output for their command line.
 
-A recording (tests/unit/clusters/KIND/login.txt) is what a terminal would show: ``$ COMMAND``, and below it what that
-prints; ``[error] LINE`` goes to standard error, ``[exit N]`` is the exit code. ``export NAME=VALUE`` stands above.
+A recording (tests/unit/clusters/KIND/login.txt) resembles a terminal session: ``$ COMMAND``, followed by its output.
+``[error] LINE`` is written to standard error, ``[exit N]`` is the exit code. ``export NAME=VALUE`` lines come first.
 """
 
 import os
@@ -21,11 +21,11 @@ esac
 """
 PROFILE = 'module() {{ "{bin}/module" "$@"; }}\necho "Welcome to the cluster"\n'
 UNSET = re.compile(r"SBATCH_|SINFO_|LOADEDMODULES$|\w*_(proxy|PROXY)$|P?SCRATCH$|WORK(DIR)?$")
-"""Variables of this machine that a recorded one does not have."""
+"""Variables of this machine that a recorded machine does not have."""
 
 
 def commands_of(recording):
-    """Return the commands of a recording, as lists of words, each with what it prints."""
+    """Return the commands of a recording as lists of words, each with its output."""
     text = Path(recording).read_text(encoding="utf-8")
     parts = re.split(r"(?m)^\$ (.*)\n", text)[1:]
     return [(_words(line), printed) for line, printed in zip(parts[::2], parts[1::2], strict=True)]
@@ -36,7 +36,7 @@ def _words(line):
 
 
 def _answer(words, printed):
-    """Return the branch of a program that prints what a recording has for a command, and exits as that did."""
+    """Return the case branch of a program that prints a command's recorded output and exits with its code."""
     out, err, code = [], [], 0
     for line in printed.splitlines():
         if found := re.fullmatch(r"\[exit (\d+)\]", line):
@@ -51,7 +51,7 @@ def _answer(words, printed):
 
 
 def login_node(kind, folder, monkeypatch, *, edit=lambda text: text):
-    """Give this process the environment of a recorded login node, whose programs are made in ``folder``."""
+    """Set this process's environment to that of a recorded login node, with its programs in ``folder``."""
     recording, programs = folder / "login.txt", folder / "bin"
     text = edit((CLUSTERS / kind / "login.txt").read_text(encoding="utf-8"))
     recording.write_text(text, encoding="utf-8")
@@ -76,4 +76,4 @@ def login_node(kind, folder, monkeypatch, *, edit=lambda text: text):
 
 
 HOST = platform.node().partition(".")[0]
-"""What a recorded machine without a scheduler is called: as this one."""
+"""Host name of a recorded machine without a scheduler: this machine's."""

@@ -1,4 +1,4 @@
-"""Run folders for tests of ``trainer report``, as the trainer leaves them, made without a trainer."""
+"""Run folders in the trainer's format for tests of ``trainer report``, created without training."""
 
 import datetime as dt
 import json
@@ -19,15 +19,15 @@ seed = {seed}
 
 
 def write(path: Path, value: object) -> None:
-    """Write a text as it is, anything else as JSON, into a file whose folder is made too."""
+    """Write a string as text, or other values as JSON, to a file, and create its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(value if isinstance(value, str) else json.dumps(value) + "\n", encoding="utf-8")
 
 
 def records(*, steps=200, per_epoch=20, every=5, rate=1000.0, batch=64, shift=0.0, data=0.05):
-    """Return the records of a run of the trainer that goes well: the loss falls, the accuracy rises.
+    """Return the records of a healthy training run: the loss falls, the accuracy rises.
 
-    A share ``data`` of its time is spent waiting for data.
+    It spends a share ``data`` of its time waiting for data.
     """
     found = []
     waits = {"data_seconds": data * every * batch / rate, "save_seconds": 0.01}
@@ -44,7 +44,7 @@ def records(*, steps=200, per_epoch=20, every=5, rate=1000.0, batch=64, shift=0.
 
 
 def make_run(path: Path, *, found=None, state="done", reason="", lr=0.1, seed=0, ranks=1, attempts=1) -> Path:
-    """Make a run folder whose last attempt ended as ``state``; the ones before it ran out of time."""
+    """Create a run folder whose last attempt ended in ``state``; the earlier ones ran out of time."""
     found = records() if found is None else found
     write(path / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in found))
     write(path / "config.toml", CONFIG.format(lr=lr, epochs=10, seed=seed))
@@ -82,7 +82,7 @@ def make_run(path: Path, *, found=None, state="done", reason="", lr=0.1, seed=0,
 
 
 def make_confusion(path: Path, names=("cat", "dog", "owl")) -> None:
-    """Add a confusion matrix in which each class is taken for the next one once in ten times."""
+    """Add a confusion matrix in which one sample in ten is predicted as the next class."""
     size = len(names)
     rows = [[9 if column == row else int(column == (row + 1) % size) for column in range(size)] for row in range(size)]
     quoted = ['"' + name.replace('"', '""') + '"' for name in names]
@@ -93,12 +93,12 @@ def make_confusion(path: Path, names=("cat", "dog", "owl")) -> None:
 
 
 def make_study(path: Path, *, scaling="strong", rates=((1, 1000.0), (2, 1900.0), (4, 3400.0), (8, 4200.0))) -> Path:
-    """Make the folder of a study whose points have these ranks, of one core each, and samples/s."""
+    """Create a study folder whose points have the given (ranks, samples/s), with one core per rank."""
     points = []
     for ranks, rate in rates:
         name = f"r{ranks}-c1"
         make_run(path / name, found=records(rate=rate, shift=0.0 if scaling == "strong" else ranks / 100), ranks=ranks)
-        submitted = f"2026-01-01T00:{60 - ranks}:00+00:00"  # its first attempt begins at 01:00
+        submitted = f"2026-01-01T00:{60 - ranks}:00+00:00"  # its first attempt starts at 01:00
         point = {"name": name, "run": name, "nodes": 1, "ranks": ranks, "cpus": 1, "backend": "ddp"}
         points.append({**point, "container": False, "submitted": submitted, "job": str(100 + ranks)})
     write(path / "study.json", {"schema": 1, "kind": "study", "scaling": scaling, "points": points})

@@ -1,4 +1,4 @@
-"""A page of ``trainer report``, taken apart for tests."""
+"""Parser of ``trainer report`` pages for tests."""
 
 import re
 from html.parser import HTMLParser
@@ -11,7 +11,7 @@ ALLOWED = {"href": re.compile(r"#[\w-]+|data:,"), "src": re.compile(r"data:image
 
 
 class Page(HTMLParser):
-    """A page, taken apart: its elements must nest, ids be unique, and links lead nowhere else."""
+    """A parsed page. Asserts that elements nest, ids are unique, and links stay within the page."""
 
     def __init__(self, path: Path):
         super().__init__()
@@ -59,7 +59,7 @@ class Page(HTMLParser):
 
 
 def report(tmp_path, *paths, code=0) -> Page | None:
-    """Make the page about ``paths`` in ``tmp_path``, and return it; None where that ends with another code than 0."""
+    """Create the report of ``paths`` in ``tmp_path`` and return the parsed page; None if ``code`` is not 0."""
     output = tmp_path / "page.html"
     assert main([*map(str, paths), "--output", str(output)]) == code
     return Page(output) if code == 0 else None

@@ -1,13 +1,13 @@
-"""A model of two branches, each for some of the samples: a step takes a branch only where a sample of it is there."""
+"""A model with a branch that a step uses only if one of its samples selects it."""
 
 from torch import nn
 
 BRIGHT = 0.5
-"""Of normalised values: 7 % of the digits have a brighter last row."""
+"""Threshold of normalized values: 7 % of the digits have a brighter last row."""
 
 
 class Routed(nn.Module):
-    """A linear layer for all samples, another one for those whose last row is bright."""
+    """A linear layer for all samples, and another branch for samples with a bright last row."""
 
     def __init__(self, pixels, classes):
         super().__init__()

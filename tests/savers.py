@@ -1,4 +1,4 @@
-"""A saver of checkpoints for tests."""
+"""Saving and restoring of checkpoints for tests."""
 
 from ranks import CPU
 from slipway.base.environment import read_environment
@@ -13,18 +13,18 @@ from slipway.state.named_objects import component
 
 
 def saving_into(store):
-    """Return a saver outside of a job, which keeps nothing of torch.compile."""
+    """Return a saver outside a job, which does not save code of torch.compile."""
     return Saver(store, CompiledCode(store.path.parent, read_environment({})))
 
 
 def parts_of(given):
-    """Return what saves each of the objects ``given``, a model alone or several objects by name."""
+    """Return the components for ``given``, a model or several objects by name."""
     named = given if isinstance(given, dict) else {"model": given}
     return {name: component(name, value) for name, value in named.items()}
 
 
 def through_disk(parts, folder):
-    """Return the checkpoint that components write into ``folder``, as it is read again."""
+    """Save components to ``folder`` and return the checkpoint read back."""
     saver = saving_into(CheckpointStore(folder, keep=1))
     saver.save(stateful.capture(parts, Header(Position(step=1))))
     saver.finish()
@@ -37,5 +37,5 @@ def restore(given, checkpoint):
 
 
 def copy_through_disk(source, target, folder):
-    """Save a model, or objects by name, and restore them in others."""
+    """Save a model, or objects by name, and restore them into others."""
     restore(target, through_disk(parts_of(source), folder))

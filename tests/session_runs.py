@@ -1,4 +1,4 @@
-"""Runs of the scripts of tests/scripts/session: their commands, and what a run folder has come to."""
+"""Runs of the scripts of tests/scripts/session: their commands, and the contents of their run folders."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ TIMES = {"elapsed", "steps_per_second"}
 
 
 def words(name, ranks, *flags):
-    """Return the words that start a script on ranks of this machine."""
+    """Return the command that starts a script on ``ranks`` ranks of this machine."""
     script = str(SCRIPTS / f"{name}.py")
     if ranks == 1:
         return [*INSIDE, "python" if INSIDE else sys.executable, script, *flags]
@@ -21,7 +21,7 @@ def words(name, ranks, *flags):
 
 
 def finish(name, ranks, flags, folder, *, code=0):
-    """Run a script to its end, expect exit ``code``, and return what it said."""
+    """Run a script to its end, expect exit ``code``, and return its output."""
     log = folder.with_name(f"{folder.name}.{time.monotonic_ns()}.log")
     with started(words(name, ranks, *flags), log, RUN_DIR=str(folder)) as launch:
         assert launch.wait() == code, launch.output
@@ -41,19 +41,19 @@ def records(folder):
 
 
 def content(folder):
-    """Return all that a run has come to, but the times: tensors and trees of its last checkpoint, and its records."""
+    """Return a run's results without times: the tensors and trees of its last checkpoint, and its records."""
     checkpoint = folder / "checkpoints" / "latest"
     found = {"records": records(folder), **{file.name: file.read_bytes() for file in checkpoint.glob("*.safetensors")}}
     if (lightning := checkpoint / "lightning.ckpt").exists():
         return found | of_lightning(lightning)
     manifest = json.loads((checkpoint / "manifest.json").read_text())
     manifest["position"].pop("elapsed")
-    manifest["facts"]["feed"].pop("changed")  # since the attempt began
+    manifest["facts"]["feed"].pop("changed")  # relative to the start of the attempt
     return found | {key: manifest[key] for key in ("position", "metric", "facts", "trees")}
 
 
 def differences(one, other, place=""):
-    """Return where two trees of dictionaries and lists differ, and by what."""
+    """Return the paths at which two trees of dictionaries and lists differ, with both values."""
     match one, other:
         case dict(), dict():
             parts = [(key, one.get(key), other.get(key)) for key in one | other]
@@ -65,7 +65,7 @@ def differences(one, other, place=""):
 
 
 def of_lightning(path):
-    """Return what determines how a training by Lightning continues, tensors as lists."""
+    """Return the state that determines how a Lightning training continues, with tensors as lists."""
     found = torch.load(path, weights_only=False)
     keys = ("epoch", "global_step", "state_dict", "optimizer_states", "lr_schedulers")
     return {key: _listed(found[key]) for key in keys}

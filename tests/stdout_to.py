@@ -1,4 +1,4 @@
-"""Runs a program; what its rank 0 writes to standard output goes into a file, line by line, apart from the log.
+"""Run a program and redirect the standard output of its rank 0 to a file, line by line, separate from the log.
 
 python stdout_to.py FILE PROGRAM...
 """

@@ -1,4 +1,4 @@
-"""Starting real runs of the trainer, watching them, and ending just what was started."""
+"""Start real runs of the trainer, observe them, and end exactly the processes that were started."""
 
 import ctypes
 import hashlib
@@ -24,21 +24,21 @@ ROOT = Path(__file__).resolve().parent.parent
 DIGITS = ROOT / "configs" / "digits.toml"
 MARK = "SLIPWAY_TEST_RUN"
 LIMIT = 900.0
-"""Seconds that one run may take before it counts as hanging."""
+"""Seconds after which a run counts as hung."""
 FORKS = True
-"""Whether this environment's Python is forked (forkserver.py) rather than started."""
+"""True to fork this environment's Python (forkserver.py) instead of starting it."""
 
 
 def unshared(namespace: str) -> list[str]:
-    """Return the words that start a command in a namespace of its own: mount or net.
+    """Return the words that start a command in a new namespace, mount or net.
 
-    Without a user namespace where root needs none: a chroot or a container may forbid those.
+    Root needs no user namespace, and gets none: a chroot or a container may forbid them.
     """
     return ["unshare", f"--{namespace}", *([] if os.geteuid() == 0 else ["--map-root-user"])]
 
 
 def pins(variant: str) -> dict[str, str]:
-    """Return the pins of a variant of the image, as a shell reads them that has no variable of its own."""
+    """Return the pins of an image variant, as a shell with an empty environment reads them."""
     script = 'set -a; . "$1"; env -0'
     path = ROOT / "containers" / "pins" / f"{variant}.env"
     out = subprocess.check_output(["env", "-i", "sh", "-c", script, "sh", path], text=True)
@@ -46,7 +46,7 @@ def pins(variant: str) -> dict[str, str]:
 
 
 def _inside() -> list[str]:
-    """Return the words that put a command into the image of SLIPWAY_TEST_IMAGE, with this checkout's sources."""
+    """Return the words that run a command in the image SLIPWAY_TEST_IMAGE, with this checkout's sources."""
     image = os.environ.get("SLIPWAY_TEST_IMAGE")
     if not image:
         return []
@@ -57,17 +57,17 @@ def _inside() -> list[str]:
 INSIDE = _inside()
 PROGRAM = ["python" if INSIDE else sys.executable, "-m", "trainer"]
 TRAINER = [*INSIDE, *PROGRAM]
-"""The trainer as one process, in the image or in this environment."""
+"""Command of the trainer as one process, in the image or in this environment."""
 
 
 def free_port() -> int:
-    """Return a TCP port of the loopback interface that is free now."""
+    """Return a free TCP port of the loopback interface."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return server.getsockname()[1]
 
 
 def launch_words(launcher: str, ranks: int, *, program: Sequence[str] = ("-m", "trainer", "--backend")) -> list[str]:
-    """Return the words that start ``program``, and the name of its backend, on ``ranks`` ranks of this machine."""
+    """Return the command that starts ``program``, with its backend, on ``ranks`` ranks of this machine."""
     python = PROGRAM[0]
     match launcher:
         case "single":
@@ -88,10 +88,10 @@ def launch_words(launcher: str, ranks: int, *, program: Sequence[str] = ("-m", "
 
 
 class Launch:
-    """One run under way: the launcher, and all processes below it, known by their session or a mark.
+    """A running launch: the launcher and all processes below it, identified by their session or a mark.
 
-    What is started by this environment's Python is forked, unless ``imports`` says that its imports matter too: from a
-    process that has imported what the trainer does, and ``preload``.
+    If the program runs in this environment's Python, it is forked from a process that has imported the trainer's
+    modules and ``preload``, unless ``imports`` is true.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Launch:
         self.mark = uuid.uuid4().hex
         self.log = log
         root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        # Every rank computes with one thread: bitwise results need a fixed number, and the cores are few.
+        # Every rank has one thread: bitwise results need a fixed number, and there are few cores.
         environ = os.environ | root | {"OMP_NUM_THREADS": "1", MARK: self.mark, **env}
         log.write_bytes(b"")
         self.process: subprocess.Popen[bytes] | Forked
@@ -123,17 +123,17 @@ class Launch:
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     def pids(self) -> list[int]:
-        """Return every living process of this run."""
+        """Return the IDs of all live processes of this run."""
         return [pid for pid, _ in self._processes()]
 
     def rank_pid(self, rank: int) -> int:
-        """Return the process that trains as ``rank``: the youngest that its launcher numbered, or named, so."""
+        """Return the process that trains as ``rank``: the youngest with that rank in its variables or name."""
         found = self.rank_pids(rank)
         assert found, f"no process of rank {rank}"
         return found[-1]
 
     def rank_pids(self, rank: int) -> list[int]:
-        """Return the processes of ``rank``, the oldest first: of mpirun some programs before it, then its workers."""
+        """Return the processes of ``rank``, lowest ID first: some programs of mpirun, the rank, its workers."""
         names = ("RANK=", "HOROVOD_RANK=", "OMPI_COMM_WORLD_RANK=")
         wanted = {f"{name}{rank}".encode() for name in names}
         found = [
@@ -144,20 +144,20 @@ class Launch:
         return sorted(found)
 
     def _processes(self) -> Iterator[tuple[int, set[bytes]]]:
-        """Yield each process and its environment, which of a forked one is that of the server."""
+        """Yield each process and its environment; a forked process has the server's environment."""
         mark = f"{MARK}={self.mark}".encode()
         for folder in Path("/proc").iterdir():
             if folder.name.isdigit():
                 try:
                     environ = {*(folder / "environ").read_bytes().split(b"\0")}
                     state, _, _, session, *_ = (folder / "stat").read_text().rpartition(")")[2].split()
-                except OSError:  # it has ended, or is another user's
+                except OSError:  # it has ended, or belongs to another user
                     continue
                 if state not in "ZX" and (mark in environ or int(session) == self.process.pid):
                     yield int(folder.name), environ
 
     def wait(self, limit: float = LIMIT) -> int:
-        """Wait for the launcher and return its exit code, as a shell would say it."""
+        """Wait for the launcher and return its exit code in a shell's form (128 + signal)."""
         try:
             code = self.process.wait(limit)
         except subprocess.TimeoutExpired:
@@ -166,14 +166,14 @@ class Launch:
         return code if code >= 0 else 128 - code
 
     def kill(self) -> None:
-        """Kill every process of this run at once, as a power cut would."""
+        """Kill all processes of this run at once, like a power loss."""
         assert self.all_ended(kill=True)
         self.process.wait()
 
     def all_ended(self, limit: float = LIMIT, *, kill: bool = False) -> bool:
-        """Wait until no process of this run is left; return whether that is so after ``limit`` seconds.
+        """Wait up to ``limit`` seconds until no process of this run remains; return whether this happened.
 
-        With ``kill`` they are killed, also those that one has started just before it was.
+        With ``kill``, kill the processes, including those that start meanwhile.
         """
         deadline = time.monotonic() + limit
         while left := self.pids():
@@ -198,7 +198,7 @@ class Launch:
 def started(
     words: list[str], log: Path, *, imports: bool = False, preload: Sequence[str] = (), **env: str
 ) -> Iterator[Launch]:
-    """Start a run; at the end nothing of it may be left, and what is left all the same is killed."""
+    """Start a run. At the end assert that no process remains, and kill any that do."""
     launch = Launch(words, log, imports=imports, preload=preload, **env)
     try:
         yield launch
@@ -219,7 +219,7 @@ def output_of(words: list[str], log: Path, *, code: int = 0, imports: bool = Fal
 def training(
     launcher: str, ranks: int, out: Path, *flags: str, config: Path = DIGITS, imports: bool = False, **env: str
 ) -> AbstractContextManager[Launch]:
-    """Start the trainer as ``started`` does; its log is beside ``out``."""
+    """Start the trainer with ``started``; its log is beside ``out``."""
     words = [*launch_words(launcher, ranks), str(config), "--output-dir", str(out), *flags]
     return started(words, _log(out), imports=imports, **env)
 
@@ -244,7 +244,7 @@ def _log(out: Path) -> Path:
 
 
 def train_many(launcher: str, ranks: int, trainings: Mapping[Path, Sequence[str]], log: Path) -> list[str]:
-    """Train into each folder with its flags, one after another in one start of the ranks; return what each said."""
+    """Train in each folder with its flags, sequentially in one start of the ranks; return each output."""
     file = log.with_suffix(".json")
     file.write_text(json.dumps([[str(DIGITS), "--output-dir", str(out), *flags] for out, flags in trainings.items()]))
     program = [str(ROOT / "tests" / "many.py"), str(file)]
@@ -255,7 +255,7 @@ def train_many(launcher: str, ranks: int, trainings: Mapping[Path, Sequence[str]
 
 
 def last_step(out: Path) -> int:
-    """Return the last optimiser step in metrics.jsonl; 0 if there is none yet."""
+    """Return the last optimizer step in metrics.jsonl; 0 if there is none yet."""
     try:
         lines = (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         return max((json.loads(line)["step"] for line in lines), default=0)
@@ -268,14 +268,14 @@ def status(out: Path) -> dict:
 
 
 def verdict(out: Path, attempt: int = 1) -> str:
-    """Return the line that an attempt left for the job script; "" if it left none."""
+    """Return an attempt's verdict for the job script; "" if there is none."""
     path = out / f"verdict.{attempt}"
     return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
 @contextmanager
 def file_size_limit(size):
-    """Let no file of this process grow beyond ``size`` bytes: as on a full disk, writes fail half-way."""
+    """Limit this process's files to ``size`` bytes, so that writes fail half-way, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -285,12 +285,12 @@ def file_size_limit(size):
 
 
 def weights(checkpoint: Path) -> dict:
-    """Return the tensors of a checkpoint's model, read without the trainer."""
+    """Return the tensors of a checkpoint's model, without using the trainer."""
     return load_file(checkpoint / "model.safetensors")
 
 
 def digest(checkpoint: Path) -> str:
-    """Return one sha256 over names, shapes and bytes of the model's tensors."""
+    """Return a SHA-256 digest of the names, shapes and bytes of the model's tensors."""
     total = hashlib.sha256()
     for name, tensor in sorted(weights(checkpoint).items()):
         total.update(f"{name} {tuple(tensor.shape)}".encode())
@@ -322,7 +322,7 @@ class _Sets(ctypes.Structure):
 
 @contextmanager
 def permissions_hold() -> Iterator[None]:
-    """Let the modes of files hold for this thread, and those that it starts, also if it is root's: capset(2)."""
+    """Enforce file permissions for this thread, and threads that it starts, even for root: capset(2)."""
     libc = ctypes.CDLL(None, use_errno=True)
     header, sets = _Header(0x20080522, 0), (_Sets * 2)()
     assert libc.capget(ctypes.byref(header), sets) == 0

@@ -1,4 +1,4 @@
-"""A small model with all that makes a split model hard to get right: it is random, and it remembers."""
+"""A small model with the features that make splitting hard: randomness and buffers."""
 
 import torch
 from torch import nn
@@ -6,7 +6,7 @@ from torchvision.ops import StochasticDepth
 
 
 class Block(nn.Module):
-    """A residual block with all that is random or remembers."""
+    """A residual block with stochastic depth and batch norm."""
 
     def __init__(self, width):
         super().__init__()
@@ -19,7 +19,7 @@ class Block(nn.Module):
 
 
 class Toy(nn.Module):
-    """Blocks whose forward is more than a chain of children."""
+    """A model whose forward pass is more than a chain of its children."""
 
     def __init__(self, shape, classes):
         super().__init__()

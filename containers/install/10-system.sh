@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Upgrade a Debian or Ubuntu base and install what Python packages cannot bring: Python, MPI, a C++
-# compiler, and the user-space InfiniBand libraries. Create the virtual environment /opt/venv, which
-# the next scripts fill. Reads VARIANT, a name in containers/pins.
+# Upgrade a Debian or Ubuntu base and install the software that pip cannot install: Python, MPI, a
+# C++ compiler, and the user-space InfiniBand libraries. Create the virtual environment /opt/venv,
+# which the next scripts fill. Reads VARIANT, a name in containers/pins.
 set -euo pipefail
 unset CDPATH
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -11,7 +11,7 @@ export DEBIAN_FRONTEND=noninteractive
 
 die() { echo "10-system: $*" >&2; exit 1; }
 
-# Install no manuals and no translations. Licences are kept.
+# Install no manuals and no translations; keep licenses.
 cat >/etc/dpkg/dpkg.cfg.d/slipway <<END
 path-exclude=/usr/share/doc/*
 path-include=/usr/share/doc/*/copyright
@@ -25,7 +25,7 @@ packages=(
     python3 python3-venv
     "libpython$PYTHON_VERSION-dev" g++ # torch.compile and Horovod's build compile C++
     openmpi-bin openssh-client # mpirun reaches other nodes by ssh
-    numactl # torchrun --numa-binding, of a site's numa_binding
+    numactl # for torchrun --numa-binding, a site's numa_binding
     ibverbs-providers librdmacm1 # NCCL and UCX load them if the host has InfiniBand
 )
 {
@@ -40,9 +40,9 @@ python3 -c "$check" "$PYTHON_VERSION" ||
     die "the base has $(python3 --version) and the pins say $PYTHON_VERSION: another BASE_IMAGE," \
         "or change PYTHON_VERSION and run \`make locks\`"
 
-# The link-time optimiser is half of the compiler's size, and torch.compile does not use it. Nor do
-# extensions that link Python's shared library; only those that link its static one need it. Nobody
-# compiles with -fsanitize here.
+# Remove the link-time optimizer: it is half of the compiler's size, and torch.compile does not use
+# it. Extensions that link Python's shared library do not need it either; only those that link the
+# static one do. Nothing here compiles with -fsanitize.
 rm -f /usr/lib/gcc/*/*/lto1 /usr/bin/*lto-dump*
 rm -f /usr/lib/gcc/*/*/lib{a,hwa,l,t,ub}san* /usr/lib/*/lib{a,hwa,l,t,ub}san.so.*
 rm -f /usr/lib/python3*/config-*/libpython*.a /usr/lib/*/libpython*.a

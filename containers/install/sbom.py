@@ -1,4 +1,4 @@
-"""Print a CycloneDX bill of materials: the Debian packages of this system, the Python packages of this environment."""
+"""Print a CycloneDX bill of materials of this system's Debian packages and this environment's Python packages."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ def component(kind: str, name: str, version: str, *, licence: str | None = None)
 
 
 def debian(system: str) -> Iterator[dict]:
-    """Yield what dpkg says is installed."""
+    """Yield the installed Debian packages."""
     form = "${db:Status-Abbrev}${Package} ${Version}\n"
     for line in subprocess.check_output(["dpkg-query", "--show", "--showformat", form], text=True).splitlines():
         if line.startswith("ii "):
@@ -25,7 +25,7 @@ def debian(system: str) -> Iterator[dict]:
 
 
 def python() -> Iterator[dict]:
-    """Yield the distributions on this interpreter's path; long licence texts are left to the packages themselves."""
+    """Yield the distributions on this interpreter's path, without license texts of several lines."""
     for found in sorted(distributions(), key=lambda found: found.name.lower()):
         licence = found.metadata.get("License-Expression") or found.metadata.get("License")
         short = licence.strip() if licence and "\n" not in licence.strip() else None
@@ -33,7 +33,7 @@ def python() -> Iterator[dict]:
 
 
 def main() -> None:
-    """Write the document; without a date or serial number, so that the same image gives the same bytes."""
+    """Print the document, without date and serial number, so that the same image gives the same bytes."""
     release = dict(line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line)
     components = [*debian(release["ID"].strip('"')), *python()]
     subject = {"type": "container", "name": "slipway"}

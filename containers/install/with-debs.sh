@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # with-debs.sh PACKAGE... -- COMMAND...: install Debian packages, run a command that needs them, and
-# remove them again with the dependencies that came with them.
+# remove them with their newly installed dependencies.
 set -euo pipefail
 export DEBIAN_FRONTEND=noninteractive
 packages=()
@@ -13,8 +13,8 @@ shift
 apt-get -qq update
 apt-get -qq install --no-install-recommends "${packages[@]}" >/dev/null
 "$@"
-# The two options: by default apt keeps dependencies that any remaining package recommends or
-# suggests.
+# By default apt keeps dependencies that any remaining package recommends or suggests; the two
+# options disable this.
 apt-get -qq purge --auto-remove \
     -o APT::AutoRemove::RecommendsImportant=false -o APT::AutoRemove::SuggestsImportant=false \
     "${packages[@]}" >/dev/null

@@ -29,19 +29,19 @@ LIBRARY = ROOT / "jobscripts" / "lib"
 AS_ROOT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "OMPI_MCA_mpi_yield_when_idle": "1",  # the nodes only pretend to have so many cores
+    "OMPI_MCA_mpi_yield_when_idle": "1",  # the nodes claim more cores than the machine has
 }
-"""What Open MPI needs here."""
+"""Settings that Open MPI needs here."""
 FIXED = {"SLIPWAY_DEVICE": "cpu", "OMP_NUM_THREADS": "1", "USE_CONTAINER": "0", **AS_ROOT}
 """Settings of every job here."""
 EXPORTED = {"SLIPWAY_DEVICE": "cpu", "SLIPWAY_VENV": sys.prefix, "USE_CONTAINER": "0", **AS_ROOT}
-"""Settings of every job of OpenPBS. It sets OMP_NUM_THREADS itself, over what is exported."""
+"""Settings of every OpenPBS job. OpenPBS overrides an exported OMP_NUM_THREADS."""
 TOOLS = ("slurmctld", "slurmd", "munged", "nsenter", "unshare", "ip")
 REPORT = str(Path(__file__).parent / "foreign" / "report.py")
-"""A program whose ranks print what they see, for ``seen_by_ranks``."""
+"""A program whose ranks print their environment, for ``seen_by_ranks``."""
 JOBGEN = [sys.executable, "-m", "jobgen"]
 OF_A_JOB = r"trainer|slow_steps|torchrun|ft_launcher|prterun|prted|mpirun|guard\.sh|slurm_script|[Aa]pptainer"
-"""Of the command line of a process that belongs to a job."""
+"""Pattern of the command line of a job's process."""
 
 CONFIG = """
 [data]
@@ -58,11 +58,11 @@ amp = "none"
 [run]
 log_interval = 10
 """
-"""In float32, so that weights are the same for every number of ranks, but for the order of sums."""
+"""float32, so that weights are the same for every number of ranks except for the order of sums."""
 
 
 def until(condition: Callable[[], object], *, limit: float = 240, pause: float = 0.1) -> float | None:
-    """Return the seconds until ``condition``, looking every ``pause`` seconds; None if not within ``limit`` seconds."""
+    """Check ``condition`` every ``pause`` seconds; return the seconds until it holds, None after ``limit`` seconds."""
     began = time.monotonic()
     while not condition():
         if time.monotonic() > began + limit:
@@ -72,7 +72,7 @@ def until(condition: Callable[[], object], *, limit: float = 240, pause: float =
 
 
 class Job:
-    """One job of the cluster."""
+    """A Slurm job of the cluster."""
 
     ended = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY"})
     success = {"JobState": "COMPLETED"}
@@ -94,7 +94,7 @@ class Job:
         return self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
 
     def until(self, text: str, *, times: int = 1, limit: float = 200) -> None:
-        """Wait until the job has said ``text`` so often."""
+        """Wait until the job's log contains ``text`` the given number of times."""
         until(lambda: self.output.count(text) >= times or self.state in self.ended, limit=limit, pause=0.2)
         assert self.output.count(text) >= times, f"{self.state}, and no {text!r} within {limit} s:\n{self.output}"
 
@@ -120,7 +120,7 @@ class Job:
 
 
 def sshd() -> str:
-    """Return the path of an sshd: this machine's, or else Debian's, unpacked."""
+    """Return the path of an sshd: this machine's, or an unpacked one from Debian."""
     if path := shutil.which("sshd", path="/usr/sbin:/usr/bin"):
         return path
     folder = subprocess.check_output([ROOT / "build" / "debs", "openssh-server"], text=True).strip()
@@ -128,7 +128,7 @@ def sshd() -> str:
 
 
 class Cluster:
-    """A head and so many nodes, each with so many GPUs, in namespaces."""
+    """A head and nodes with simulated GPUs, in namespaces."""
 
     def __init__(
         self,
@@ -144,8 +144,8 @@ class Cluster:
         self.env = os.environ | {"CLUSTER": str(folder), "CLUSTER_SHARED": f"{shared}:{ROOT}", "CLUSTER_SSHD": sshd()}
         self.env |= {"CLUSTER_GPUS": str(gpus), "CLUSTER_SLURMD_TIMEOUT": str(slurmd_timeout)}
         self.env["CLUSTER_SELECT"] = select
-        # The environment of `make test` is not the one that a user submits from. By COLUMNS, which pytest-xdist
-        # sets, ps(1) would shorten its lines.
+        # A user does not submit from the environment of `make test`. With COLUMNS, which pytest-xdist sets, ps(1)
+        # would shorten its lines.
         for name in ("PYTHONPATH", "OMP_NUM_THREADS", "COLUMNS"):
             self.env.pop(name, None)
         self.lease = (folder / "lease").open("w")
@@ -197,13 +197,13 @@ class Cluster:
         return self.job(self.run(*words, **env).strip(), log)
 
     def resubmit(self, out: Path, *, folder: Path, sbatch: tuple[str, ...] = (), **env: str) -> Job:
-        """Submit the job.sh of the run folder ``out`` from ``folder``, with no setting but ``env``."""
+        """Submit job.sh of the run folder ``out`` from ``folder``, with only the settings ``env``."""
         log = folder / f"{out.name}.again.log"
         words = ["env", f"--chdir={folder}", "sbatch", "--parsable", f"--output={log}", *sbatch, str(out / "job.sh")]
         return self.job(self.run(*words, **{"OMP_NUM_THREADS": "1", **AS_ROOT, **env}).strip(), log)
 
     def job(self, number: str, log: Path) -> Job:
-        """Return the job of that number, which writes to ``log``."""
+        """Return the job with that number, which writes to ``log``."""
         return Job(self, number, log)
 
     def cancel_jobs(self) -> None:
@@ -217,19 +217,19 @@ class Cluster:
         until(no_job_is_left, limit=60, pause=1)
 
     def processes(self, pattern: str = OF_A_JOB, *, nodes: Iterable[str] = ("node1", "node2")) -> list[str]:
-        """Return the processes of nodes whose command lines match a pattern."""
+        """Return the nodes' processes whose command lines match a pattern."""
         lines = [(node, line) for node in nodes for line in self.control("on", node, "ps", "-eo", "args").splitlines()]
         return [f"{node}: {line[:100]}" for node, line in lines if re.search(pattern, line) and line != "ps -eo args"]
 
     def left_over(
         self, pattern: str = OF_A_JOB, *, nodes: Iterable[str] = ("node1", "node2"), limit: float = 120
     ) -> list[str]:
-        """Return such processes that a job has left, once it had so many seconds to end them."""
+        """Return matching processes that remain after a job had some seconds to end them."""
         until(lambda: not self.processes(pattern, nodes=nodes), limit=limit, pause=0.5)
         return self.processes(pattern, nodes=nodes)
 
     def local_folders(self, job: Job) -> list[Path]:
-        """Return what a job has on the nodes' local disks."""
+        """Return a job's files on the nodes' local disks."""
         return sorted(self.folder.glob(f"tmp.node*/slipway-{job.number}.*"))
 
     def close(self) -> None:
@@ -238,12 +238,12 @@ class Cluster:
 
 
 def started(shared: Path, **options: Any) -> Iterator[Cluster]:
-    """Yield a cluster that ends afterwards; its nodes see ``shared``. A skip where it cannot be started."""
+    """Yield a cluster and end it afterwards; its nodes share ``shared``. Skip if it cannot be started."""
     if missing := [tool for tool in TOOLS if not shutil.which(tool)]:
         pytest.skip(f"no {', '.join(missing)}: apt-get install slurm-wlm munge iproute2")
     if os.geteuid() != 0:
         pytest.skip("only root may make the namespaces of the cluster's nodes")
-    # not in pytest's own folder, which is root's alone
+    # not in pytest's folder, which only root can read
     with tempfile.TemporaryDirectory(prefix="slipway-cluster.", dir="/var/tmp") as folder:
         cluster = Cluster(Path(folder), shared, **options)
         yield cluster
@@ -251,7 +251,7 @@ def started(shared: Path, **options: Any) -> Iterator[Cluster]:
 
 
 class PbsJob(Job):
-    """One job of OpenPBS, or one of an array (``12[1].head``).
+    """An OpenPBS job, or one job of an array (``12[1].head``).
 
     Its states are the letters of qstat: Q, H, R, E, or F once it has ended (of an array: B while it runs). Its
     Exit_status is the script's, or 256 more than the signal that ended it, or below 0 if PBS ended it.
@@ -275,7 +275,7 @@ class PbsJob(Job):
 
     @property
     def output(self) -> str:
-        """Return what it has written: PBS keeps that on the first node until the job ends."""
+        """Return the job's output: PBS keeps it on the first node until the job ends."""
         if self.log.exists():
             return self.log.read_text(encoding="utf-8", errors="replace")
         node = self.fields.get("exec_host", "head").partition("/")[0]
@@ -284,7 +284,7 @@ class PbsJob(Job):
 
 
 class OpenPbs:
-    """A real OpenPBS on the nodes of a cluster."""
+    """A real OpenPBS on a cluster's nodes."""
 
     def __init__(self, cluster: Cluster, prefix: str, *, nodes: int = 2) -> None:
         self.cluster, self.prefix = cluster, prefix
@@ -297,7 +297,7 @@ class OpenPbs:
         assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
 
     def run(self, command: str, *words: str, user: str = "alice") -> str:
-        """Run one of its commands on the head."""
+        """Run a PBS command on the head."""
         return self.cluster.run(f"/opt/pbs/bin/{command}", *words, CLUSTER_AS=user)
 
     def submit(
@@ -318,7 +318,7 @@ class OpenPbs:
         return self.job(self.cluster.run("env", *words, CLUSTER_AS=user, **env).strip())
 
     def resubmit(self, out: Path, *, user: str, **env: str) -> PbsJob:
-        """Submit the job.sh of the run folder ``out``, with no setting but ``env``."""
+        """Submit job.sh of the run folder ``out``, with only the settings ``env``."""
         words = [f"--chdir={out.parent}", "/opt/pbs/bin/qsub", "-V", str(out / "job.sh")]
         return self.job(self.cluster.run("env", *words, CLUSTER_AS=user, **AS_ROOT, **env).strip())
 
@@ -335,7 +335,7 @@ def rendered(folder, spec, site, *settings, standalone=False):
 
 
 def seen_by_ranks(output, *, ranks):
-    """Return what the ranks saw, of which there must be as many as planned: world, backend, container."""
+    """Return the world, backend and container that the ranks printed; their number must be as planned."""
     seen = [json.loads(line.partition("REPORT ")[2]) for line in output.splitlines() if "REPORT " in line]
     assert sorted(row["rank"] for row in seen) == list(range(ranks)), output
     assert len({row["node"] for row in seen}) == (2 if ranks == 4 else 1), output

@@ -1,4 +1,4 @@
-"""One cluster for all tests of a worker of pytest-xdist: several live beside each other."""
+"""Fixtures: one cluster for all tests of a pytest-xdist worker; several run side by side."""
 
 import os
 import re
@@ -21,25 +21,25 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def cluster_of_four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Return another cluster, whose two nodes have four GPUs each: ranks of two GPUs leave none of them alone."""
+    """Return a cluster of two nodes with four GPUs each, for two ranks of two GPUs per node."""
     yield from started(tmp_path_factory.getbasetemp(), gpus=4)
 
 
 @pytest.fixture(scope="module")
 def cluster_with_spare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Return another cluster, of three nodes."""
+    """Return a cluster of three nodes."""
     yield from started(tmp_path_factory.getbasetemp(), nodes=3)
 
 
 @pytest.fixture(scope="module")
 def cluster_with_memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Return another cluster, which gives memory to jobs and steps."""
+    """Return a cluster that allocates memory to jobs and job steps."""
     yield from started(tmp_path_factory.getbasetemp(), select="CR_Core_Memory")
 
 
 @pytest.fixture(autouse=True)
 def nodes_are_left_free(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Cancel the jobs that a test left when it failed: they would keep the nodes from all later tests."""
+    """Cancel the jobs that a failed test left: they would occupy the nodes in later tests."""
     yield
     for name in {"cluster", "cluster_of_four", "cluster_with_spare", "cluster_with_memory"} & {*request.fixturenames}:
         request.getfixturevalue(name).cancel_jobs()
@@ -47,7 +47,7 @@ def nodes_are_left_free(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def openpbs_prefix() -> str:
-    """Return the folder of an OpenPBS: compiled from OPENPBS_SOURCE, or without that, where it was compiled before."""
+    """Return the folder of an OpenPBS, compiled from OPENPBS_SOURCE if it is set, or else from the cache."""
     wanted = bool(os.environ.get("OPENPBS_SOURCE"))
     done = subprocess.run(
         [ROOT / "build" / "openpbs", *([] if wanted else ["--built"])], capture_output=True, text=True, check=False
@@ -60,13 +60,13 @@ def openpbs_prefix() -> str:
 
 @pytest.fixture(scope="session")
 def openpbs(cluster: Cluster, openpbs_prefix: str) -> OpenPbs:
-    """Return an OpenPBS on the nodes of the cluster; it ends with them."""
+    """Return an OpenPBS on the cluster's nodes, with which it ends."""
     return OpenPbs(cluster, openpbs_prefix)
 
 
 @pytest.fixture
 def users_folder(cluster: Cluster, request: pytest.FixtureRequest) -> Path:
-    """Return a folder of alice's, on a disk that all nodes see."""
+    """Return a folder of alice on a disk that all nodes share."""
     folder = cluster.home / re.sub(r"\W+", "-", request.node.name).strip("-")
     folder.mkdir()
     os.chown(folder, 20001, 20001)
@@ -75,7 +75,7 @@ def users_folder(cluster: Cluster, request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="session")
 def image() -> dict[str, str]:
-    """Return the settings that run a job in the CPU image of `make image`, with the sources of this checkout.
+    """Return the settings that run a job in the CPU image of `make image`, with this checkout's sources.
 
     A skip without one: building it takes minutes and is the image tests' business.
     """
@@ -88,14 +88,14 @@ def image() -> dict[str, str]:
     return {
         "USE_CONTAINER": "1",
         "SLIPWAY_IMAGE": str(path),
-        "PATH": f"{Path(apptainer).parent}:/usr/local/bin:/usr/bin:/bin",  # not the environment's mpirun
+        "PATH": f"{Path(apptainer).parent}:/usr/local/bin:/usr/bin:/bin",  # excludes the environment's mpirun
         "APPTAINER_BIND": f"{ROOT}/src:/opt/slipway/src",
     }
 
 
 @pytest.fixture(scope="session")
 def users_image(cluster: Cluster, image: dict[str, str]) -> dict[str, str]:
-    """Return the same for alice, who has nothing but a shell: an Apptainer of her own, and the image as a folder."""
+    """Return the same for alice, who has only a shell: her own Apptainer, and the image as a folder."""
     home, login = cluster.home, {"SLIPWAY_CACHE": str(cluster.home / "cache"), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
     root_apptainer = shutil.which("apptainer", path=image["PATH"])
     subprocess.run(
@@ -116,7 +116,7 @@ def users_image(cluster: Cluster, image: dict[str, str]) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def config(tmp_path_factory):
-    """Return a function that writes a configuration of so many epochs, without dropout and batch norm."""
+    """Return a function that writes a configuration of some epochs, without dropout and batch norm."""
     folder = tmp_path_factory.mktemp("configs")
 
     def config(epochs):
@@ -129,7 +129,7 @@ def config(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def alone(tmp_path_factory, config):
-    """Return the weights of two epochs in one process, started by hand."""
+    """Return the weights after two epochs in one process, started manually."""
     out = tmp_path_factory.mktemp("alone") / "run"
     words = [sys.executable, "-m", "trainer", config(2), "--output-dir", out, "--device", "cpu", "--threads", "1"]
     subprocess.run(words, check=True, capture_output=True)

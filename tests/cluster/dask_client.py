@@ -1,4 +1,4 @@
-"""A client of Dask on the head of the test cluster: the rendered script, started as by hand on a login node."""
+"""A Dask client on the test cluster's head: the rendered script, started as a user would on a login node."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ from support import ROOT
 
 
 class DaskClient:
-    """The script ``path``, running, with the run folder ``out``."""
+    """A running client script ``path`` with the run folder ``out``."""
 
     def __init__(self, cluster: Cluster, path: Path, *arguments: str, out: Path, **env: str) -> None:
         self.cluster, self.out = cluster, out
@@ -32,12 +32,12 @@ class DaskClient:
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     def until(self, text: str, *, times: int = 1, limit: float = 150) -> None:
-        """Wait until the client has said ``text`` so often."""
+        """Wait until the client's output contains ``text`` the given number of times."""
         until(lambda: self.output.count(text) >= times or self.process.poll() is not None, limit=limit, pause=0.2)
         assert self.output.count(text) >= times, f"no {text!r} within {limit} s, or before its end:\n{self.output}"
 
     def wait(self, *codes: int, limit: float = 280) -> str:
-        """Wait for the client's end with one of ``codes``; return what it has said."""
+        """Wait until the client exits with one of ``codes``; return its output."""
         until(lambda: self.process.poll() is not None, limit=limit)
         assert self.process.poll() in codes, self.output
         return self.output
@@ -50,27 +50,27 @@ class DaskClient:
         return json.loads((self.folder(attempt) / "workers.json").read_text())
 
     def pids(self, node: str, *words: str) -> list[int]:
-        """Return the processes of a node, in its own numbers, whose arguments hold all ``words``."""
+        """Return a node's processes, with IDs in its namespace, whose arguments contain all ``words``."""
         rows = [row.split(None, 1) for row in self.cluster.control("on", node, "ps", "-eo", "pid=,args=").splitlines()]
         return [int(pid) for pid, args in rows if all(word in args for word in words) and "setsid" not in args]
 
     @property
     def script(self) -> int:
-        """The script itself: its shell, which has started all other processes of that name."""
+        """The script's main process: the shell that started all other processes of that name."""
         return min(self.pids("head", "bash", "dask.sh") + self.pids("head", "bash", "/job.sh"))
 
     def signal(self, name: str, *, group: bool = False) -> None:
-        """Send a signal to the script, or to its whole process group."""
+        """Send a signal to the script or to its process group."""
         self.cluster.control("on", "head", "kill", f"-{name}", "--", f"{'-' if group else ''}{self.script}")
 
     def kill(self, node: str, *words: str) -> None:
-        """Send SIGKILL to the processes of a node whose arguments hold ``words``, of which there must be some."""
+        """Send SIGKILL to a node's processes whose arguments contain ``words``; at least one must exist."""
         found = self.pids(node, *words)
         assert found, f"no process {words} on {node}"
         self.cluster.control("on", node, "kill", "-KILL", *map(str, found))
 
     def close(self) -> None:
-        """End what a failed test has left."""
+        """End the processes that a failed test has left."""
         if self.process.poll() is None:
             self.signal("TERM")
             self.process.wait(90)

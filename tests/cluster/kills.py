@@ -1,6 +1,6 @@
 """A hundred kills in the middle of jobs on four nodes and a spare one.
 
-What is killed when and where is drawn from a fixed seed before the first job starts. ``test_kills.py`` runs the jobs.
+A fixed seed selects each kill's target, time and node before the first job starts. ``test_kills.py`` runs the jobs.
 """
 
 import random
@@ -16,9 +16,9 @@ from support import digest
 
 SEED = 19
 SLOW_DATA = Path(__file__).parent / "foreign" / "slow_data.py"
-"""What CONFIG trains; a job finds it in the folder from which it was submitted."""
+"""The module that CONFIG trains; a job finds it in the submission folder."""
 NODES = 4
-"""Those that train; one more waits."""
+"""Number of nodes that train, plus one spare node."""
 PROCESSES = ("rank", "launcher", "apptainer")
 NODE_LOSSES = ("slurmd", "node", "network")
 BATCH_HOST = "batch host"
@@ -40,13 +40,13 @@ log_interval = 1
 [launch]
 collective_timeout = {collective_timeout}
 """
-"""An epoch takes 2 s or more, of which evaluation and save take long enough that they can be hit."""
+"""An epoch takes at least 2 s. Evaluation and save take long enough for kills to hit them."""
 STEPS_PER_EPOCH = 10
 EPOCH_SECONDS = 2
 EPOCHS_FOR_A_KILL = 5
 UNDISTURBED = 60
-"""Seconds after which a job that still saves checkpoints counts as undisturbed: with a long SlurmdTimeout, Slurm does
-not miss a slurmd for minutes."""
+"""Seconds after which a job that still saves checkpoints counts as undisturbed: with a long SlurmdTimeout, Slurm takes
+minutes to detect a dead slurmd."""
 
 
 def plan(seed: int = SEED) -> list[list[Kill]]:
@@ -54,12 +54,12 @@ def plan(seed: int = SEED) -> list[list[Kill]]:
     draw = random.Random(seed)
     jobs = []
     for number in range(JOBS):
-        # apptainer can die only in a job that uses it
+        # only a job with apptainer can lose it
         processes = ["apptainer"] if in_container(number) else ["rank", "launcher"]
         whats = [processes[(number // 3 + extra) % len(processes)] for extra in range(1 + number % 2)]
         whats.append(NODE_LOSSES[number // 3 % 3])
         draw.shuffle(whats)
-        if number % 18 in {1, 4, 8, 11, 15}:  # after it the job has all nodes again
+        if number % 18 in {1, 4, 8, 11, 15}:  # after this kill the job has all nodes again
             whats.insert(draw.randrange(len(whats) + 1), BATCH_HOST)
         moments = draw.sample(MOMENTS, len(whats))
         moments.sort(key=lambda moment: moment != "start")  # a job starts once
@@ -74,32 +74,32 @@ def in_container(job: int) -> bool:
 
 
 def epochs(kills: list[Kill], slurmd_timeout: int) -> int:
-    """Return for how long a job has to train, so that all ``kills`` reach it."""
-    slurmds = sum(kill.what == "slurmd" for kill in kills)  # it trains on until Slurm misses that
+    """Return how long a job must train so that all ``kills`` reach it."""
+    slurmds = sum(kill.what == "slurmd" for kill in kills)  # it continues until Slurm detects the loss
     unnoticed = min(slurmd_timeout + 30, UNDISTURBED + 10)
     return 4 + EPOCHS_FOR_A_KILL * len(kills) + slurmds * unnoticed // EPOCH_SECONDS
 
 
 def config(folder: Path, epochs: int, collective_timeout: str = "600") -> Path:
-    """Return a configuration of so many epochs, in which ranks wait for each other for so many seconds."""
+    """Return a configuration with the given epochs and timeout of ranks in seconds."""
     path = folder / f"{epochs}.toml"
     path.write_text(CONFIG.format(epochs=epochs, collective_timeout=collective_timeout))
     return path
 
 
 class Campaign:
-    """One job, and what is done to it."""
+    """A job and the kills done to it."""
 
     def __init__(self, cluster: Cluster, job: Job, out: Path) -> None:
         self.cluster, self.job, self.out = cluster, job, out
         self.gone: dict[str, str] = {}
-        """Nodes that the job has lost, and how."""
+        """Nodes that the job has lost, and the cause."""
 
     def on(self, node: str, *words: str) -> str:
         return self.cluster.control("on", node, *words)
 
     def nodes(self) -> list[str]:
-        """Return the nodes of the last launch, by the job's log."""
+        """Return the nodes of the last launch, from the job log."""
         said = re.findall(r"on each of \d+ node\(s\) \((.*?)\)", self.job.output)
         return said[-1].split(", ") if said else [f"node{number + 1}" for number in range(NODES)]
 
@@ -149,7 +149,7 @@ class Campaign:
     # The kills.
 
     def strike(self, kill: Kill) -> None:
-        """Kill it."""
+        """Execute the kill."""
         host = self.job.fields["BatchHost"]
         candidates = [node for node in self.nodes() if kill.what in PROCESSES or node != host]
         node = host if kill.what == BATCH_HOST else candidates[int(kill.place * len(candidates))]
@@ -170,17 +170,17 @@ class Campaign:
     def _kill_rank(self, node: str) -> None:
         recovery.strike(self.cluster, "rank", node, *RANK)
 
-    # What comes of it.
+    # The outcome.
 
     def watch(self, outcome: Outcome) -> None:
-        """Fill in ``outcome``: wait until the job has noticed, and until it trains again, or has ended."""
+        """Fill in ``outcome``: wait until the job has detected the kill, and trains again or has ended."""
         began = time.monotonic()
         notices, announced, requeued = self._notices(), self._announced(), self._requeues()
         while self.job.state not in self.job.ended:
             if outcome.noticed is None and (self._notices() > notices or self._requeues() > requeued):
                 outcome.noticed = time.monotonic() - began
                 outcome.how = "requeue" if self._requeues() > requeued else "restart"
-                # as an administrator would, and the job needs all nodes to start again
+                # like an administrator; the job needs all nodes to start again
                 if outcome.how == "requeue":
                     self.repair()
             if outcome.noticed is not None and self._announced() > announced:
@@ -211,13 +211,13 @@ class Campaign:
         return int(self.job.fields["Restarts"])
 
     def repair(self) -> None:
-        """Bring back what has been lost."""
+        """Restore the lost nodes and processes."""
         for node, how in self.gone.items():
             recovery.repair(self.cluster, how, node)
         self.gone.clear()
 
     def left_over(self) -> list[str]:
-        """Return what the job has left on nodes, once they had time to clean up; of nodes that were cut off, too."""
+        """Return the job's remains on nodes, including disconnected ones, after they had time to clean up."""
         for node, how in self.gone.items():
             if how == "network":
                 self.cluster.control("reconnect", node)
@@ -226,7 +226,7 @@ class Campaign:
 
 
 def run_job(campaign: Campaign, kills: list[Kill], outcomes: list[Outcome], *, whole: str) -> None:
-    """Do ``kills`` to a job and fill in ``outcomes``; its weights should have the digest ``whole`` then."""
+    """Execute ``kills`` on a job and fill in ``outcomes``; its weights should then have the digest ``whole``."""
     for outcome in outcomes:
         outcome.failure = "not reached"
     for kill, outcome in zip(kills, outcomes, strict=True):

@@ -1,6 +1,6 @@
-"""What comes of a run in the middle of which something was killed, and a table of that.
+"""Outcomes of kills during a run, and a table of them.
 
-PYTHONPATH=tests:tests/cluster:src python tests/cluster/recovery.py REPORT...  # the table of those files
+PYTHONPATH=tests:tests/cluster:src python tests/cluster/recovery.py REPORT...  # print the table of these files
 """
 
 import json
@@ -19,39 +19,39 @@ MOMENTS = ("start", "training", "evaluation", "save", "restart")
 
 @dataclass(frozen=True)
 class Kill:
-    """One kill: what dies, at which moment, on which node."""
+    """A kill: its target, moment and node."""
 
     what: str
     """One of KILLED."""
     moment: str
     """One of MOMENTS."""
     place: float
-    """0 to 1: which of the nodes it may be; of two, 0 or 1."""
+    """0 to 1: selects the node among the possible ones; of two, 0 or 1."""
     delay: float
-    """0 to 1: how far into the moment."""
+    """0 to 1: position within the moment."""
 
 
 @dataclass
 class Outcome:
-    """What came of a kill."""
+    """The outcome of a kill."""
 
     job: int
     kill: Kill
     container: bool = False
     slurmd_timeout: int = 0
-    """Of Slurm, in seconds."""
+    """SlurmdTimeout of the cluster, in seconds."""
     noticed: float | None = None
-    """Seconds until the job's log, or Slurm, said so; None: never."""
+    """Seconds until the job log or Slurm reported it; None: never."""
     trains_again: float | None = None
-    """Seconds until the next attempt had done a step; None: the attempt went on, or none did."""
+    """Seconds until the next attempt finished a step; None: the attempt continued, or no attempt did."""
     how: str = ""
-    """restart, requeue, or "went on" where nobody had to do anything."""
+    """restart, requeue, or "went on" if no action was needed."""
     failure: str = ""
-    """Empty where the run ended with the weights of one that nobody touched, and nothing was left."""
+    """Empty if the run ended with the weights of an undisturbed run and left no processes or files."""
 
 
 def strike(cluster: Cluster, what: str, node: str, *pattern: str) -> None:
-    """Kill ``what``, of KILLED, on ``node``; a process of a job by the ``pattern`` of a pkill, not matching itself."""
+    """Kill ``what`` (of KILLED) on ``node``; job processes by a pkill ``pattern`` that does not match pkill itself."""
     match what:
         case "node" | "batch host":
             cluster.control("kill", node)
@@ -65,10 +65,10 @@ def strike(cluster: Cluster, what: str, node: str, *pattern: str) -> None:
 
 
 def repair(cluster: Cluster, what: str, node: str) -> None:
-    """Bring back what ``strike`` has taken from ``node``, as an administrator would."""
+    """Restore what ``strike`` has killed on ``node``, like an administrator."""
     if what == "network":
         cluster.control("reconnect", node)
-        # So it registers at once; Slurm asks a node that is down seldom: with SlurmdTimeout=300, every 33 minutes.
+        # So that it registers at once: Slurm rarely polls a node that is down, with SlurmdTimeout=300 every 33 minutes.
         cluster.control("on", node, "sh", "-c", "pkill -HUP --exact slurmd || :")
     else:
         cluster.control("kill", node)
@@ -76,7 +76,7 @@ def repair(cluster: Cluster, what: str, node: str) -> None:
 
 
 def trains(out: Path, attempt: int) -> bool:
-    """Whether that attempt of the run in ``out``, or a later one, has logged a step of its own.
+    """Return whether that attempt of the run in ``out``, or a later one, has logged a new step.
 
     An attempt notes in goodput.jsonl that it begins once it has cut the metrics that it repeats.
     """
@@ -105,7 +105,7 @@ def append(report: Path, outcomes: list[Outcome]) -> None:
 
 
 def table(rows: list[dict]) -> str:
-    """Return a Markdown table by what was killed, and by the moment."""
+    """Return a Markdown table by target and by moment."""
     lines = [
         "| killed | times | recovered | by restart, requeue, went on | seconds to notice | to train again |",
         "|---|---|---|---|---|---|",

@@ -1,4 +1,4 @@
-"""What ``trainer report`` advises on studies of real runs, into which a bottleneck was put, or none."""
+"""Advice of ``trainer report`` on studies of real runs with one planted bottleneck or none."""
 
 import re
 import shutil
@@ -16,7 +16,7 @@ WAITS, SPEAKS, NOTHING = "waits for data:", "is communication", "No bottleneck"
 FEW, MANY = ["--arch", "bottlenecks:few_weights"], ["--arch", "bottlenecks:many_weights"]
 FAST, SLOW, SLOWER = (["--dataset", f"bottlenecks:{name}"] for name in ("images", "slow", "slower"))
 CASES = {
-    # name: flags of the trainer, samples of a step on each rank, bit/s of a node's cable, what is to be said
+    # name: trainer flags, samples per step and rank, bit/s of a node's network, expected advice
     "nothing, 32 images": ([*FEW, *FAST], 32, None, NOTHING),
     "nothing, 128 images": ([*FEW, *FAST], 128, None, NOTHING),
     "nothing, many weights": ([*MANY, *FAST], 32, None, NOTHING),
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.prove
 
 @pytest.fixture
 def cable(cluster):
-    """Return a function that makes both nodes' cables slow."""
+    """Return a function that slows the network of both nodes."""
 
     def slow(rate):
         for node in ("node1", "node2"):
@@ -47,7 +47,7 @@ def cable(cluster):
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_bottleneck_of_a_study_is_named(cluster, tmp_path, table, cable, case):
-    """One rank, then one on each of two nodes, with as large a batch each."""
+    """One rank, then one on each of two nodes, with the same batch size per rank."""
     flags, batch, rate, expected = CASES[case]
     shutil.copy(BOTTLENECKS, tmp_path)
     if rate:

@@ -1,4 +1,4 @@
-"""Environments that are built on the nodes of a real Slurm cluster, which have no network but the cluster's own."""
+"""Environments that are built on nodes of a real Slurm cluster without an external network."""
 
 import subprocess
 
@@ -13,7 +13,7 @@ SMALL = ["--arch", "mlp", "--epochs", "1", "--no-figures"]
 
 @pytest.fixture(scope="module")
 def offline():
-    """Return the settings that leave pip nothing but the folder of `make wheelhouse`."""
+    """Return the settings that restrict pip to the folder of `make wheelhouse`."""
     folder = ROOT / "wheelhouse"
     subprocess.run(["make", "wheelhouse", "VARIANT=cpu"], cwd=ROOT, check=True)
     return {

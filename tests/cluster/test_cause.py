@@ -1,4 +1,4 @@
-"""On a real Slurm: one rank alone is refused before training, and the job ends with its code, at the first attempt."""
+"""On a real Slurm: an error of one rank before training ends the job with its exit code at the first attempt."""
 
 import sys
 import time
@@ -12,7 +12,7 @@ PYTHON = """#!/bin/sh
 case "${{RANK:-${{OMPI_COMM_WORLD_RANK:-}}}} $*" in "3 "*"-m trainer "*) set -- "$@" --device cuda ;; esac
 exec {python} "$@"
 """
-"""The ranks' Python: the last rank alone is to train on a GPU, of which there is none, and does not join the others."""
+"""The ranks' Python: only the last rank is to train on a GPU, which does not exist, and does not join the others."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Options of sbatch, and circumstances, that users and sites bring: on a real Slurm."""
+"""sbatch options and other conditions of users and sites, on a real Slurm."""
 
 import sys
 import threading
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.prove
 def test_every_step_starts_with_options_on_the_command_line(  # noqa: PLR0917 -- fixtures
     cluster, tmp_path, config, alone, table, sbatch, without
 ):
-    """Steps of ranks, and those of one node or without a GPU. ``without`` are lines left out."""
+    """Job steps of ranks, of one node, and without a GPU. ``without`` are omitted lines."""
     script = tmp_path / "ddp.job"
     lines = (ROOT / "jobscripts" / "ddp.job").read_text().splitlines(keepends=True)
     script.write_text("".join(line for line in lines if not any(f"#SBATCH {option}" in line for option in without)))
@@ -38,7 +38,7 @@ def test_every_step_starts_with_options_on_the_command_line(  # noqa: PLR0917 --
 
 
 def test_jobs_submitted_by_tasks_of_an_array_have_separate_run_folders(cluster, tmp_path, config):
-    """They are named after the jobs, and each job is requeued at its time limit."""
+    """The folders are named after the jobs, and each job is requeued at its time limit."""
     submit = f"sbatch --parsable --output={tmp_path}/%j.log {ROOT}/jobscripts/ddp.job"
     words = ["env", f"--chdir={tmp_path}", "sbatch", "--parsable", "--array=7-8", "--ntasks=1", "--output=/dev/null"]
     env = FIXED | {"SLIPWAY_VENV": sys.prefix, "SLIPWAY_CONFIG": config(40), "SLIPWAY_OUTPUT": str(tmp_path / "runs")}
@@ -65,7 +65,7 @@ time.sleep(600)
 
 
 def test_the_next_attempt_removes_what_deaf_ranks_left_after_scancel(cluster, tmp_path):
-    """SIGKILL ended what would have removed the job's folders, too."""
+    """SIGKILL also ended the process that would have removed the job's folders."""
     script = tmp_path / "deaf.py"
     script.write_text(DEAF)
     out = tmp_path / "run"
@@ -82,7 +82,7 @@ def test_the_next_attempt_removes_what_deaf_ranks_left_after_scancel(cluster, tm
 
 
 def test_a_controller_that_answers_after_25_seconds(cluster, tmp_path, config):
-    """A rank dies while it is silent: no node is called lost, and the ranks are started again."""
+    """A rank dies while it is silent: the job reports no lost node and restarts the ranks."""
     job = cluster.submit("ddp.job", out=tmp_path / "run", SLIPWAY_CONFIG=config(40), SLIPWAY_MAX_RESTARTS="3")
     job.until("epoch 2/40")
     cluster.control("on", "head", "pkill", "-STOP", "--exact", "slurmctld")

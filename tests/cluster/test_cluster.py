@@ -1,4 +1,4 @@
-"""The cluster itself, and how jobs get onto it."""
+"""The cluster itself, and the submission of jobs to it."""
 
 import os
 import signal

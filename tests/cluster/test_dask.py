@@ -1,4 +1,4 @@
-"""A client asks the scheduler for nodes by Dask, and trains on them: a real Slurm, and a real OpenPBS."""
+"""A client requests nodes through Dask and trains on them, on a real Slurm and a real OpenPBS."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def scheduler(request):
 
 @pytest.fixture
 def folder(cluster, request):
-    """Return a folder of root's that all nodes see, and whose name Dask's line of a shell can hold."""
+    """Return a folder of root that all nodes share, with a name that Dask's shell command line can contain."""
     folder = cluster.folder / "root" / re.sub(r"\W+", "-", request.node.name).strip("-")
     folder.mkdir(parents=True)
     return folder
@@ -55,7 +55,7 @@ def folder(cluster, request):
 
 @pytest.fixture
 def client(cluster, scheduler, folder):
-    """Return a function that starts a client of a rendered script, into the run folder of a name."""
+    """Return a function that starts the client of a rendered script with a named run folder."""
     started = []
 
     def client(name, *arguments, settings=(), path=None, **env):
@@ -97,7 +97,7 @@ def config(data, folder):
 
 @pytest.fixture
 def torchrun(folder, config):
-    """Return a function that trains four ranks by torchrun on this machine, and returns the digest of the weights."""
+    """Return a function that trains four ranks with torchrun on this machine and returns the digest of the weights."""
 
     def torchrun(epochs):
         words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4", "-m", "trainer"]
@@ -110,7 +110,7 @@ def torchrun(folder, config):
 
 @pytest.fixture
 def queue(cluster, scheduler):
-    """Return a function that returns the jobs that the scheduler has."""
+    """Return a function that returns the scheduler's jobs."""
 
     def queue():
         rows = cluster.run(*FIND[scheduler]).splitlines()
@@ -121,7 +121,7 @@ def queue(cluster, scheduler):
 
 @pytest.fixture
 def nothing_is_left(cluster, queue):
-    """Return a function that waits until there is no job, and no process of one; it returns how long that took."""
+    """Return a function that waits until no job and no process of one remains, and returns the time taken."""
 
     def nothing_is_left(limit):
         def left():
@@ -146,7 +146,7 @@ def test_it_trains_as_torchrun_does_and_gives_its_nodes_back(client, config, tor
     assert digest(folder / "run/checkpoints/latest") == torchrun(3)
     assert (folder / "run/figures/curves.png").exists()
     assert "trained on" in (folder / "run/logs/1/stdout.log").read_text()
-    assert not [*(folder / "run/logs/1/dask").glob("*.pem")]  # the key is gone with the attempt
+    assert not [*(folder / "run/logs/1/dask").glob("*.pem")]  # the key is removed with the attempt
 
 
 @pytest.mark.prove
@@ -155,7 +155,7 @@ def test_a_worker_that_is_killed_ends_the_attempt_and_the_next_resumes_bitwise(c
     one = client("run", *flags, SLIPWAY_CONFIG=config(12), **THREADS)
     one.until("epoch 3/")
     one.kill("node2", "distributed.cli.dask_worker")
-    said = one.wait(1, 75)  # 75: its ranks, which are sent SIGTERM, have saved
+    said = one.wait(1, 75)  # 75: its ranks received SIGTERM and saved
     assert_warning(said, "node-lost", "node 1 (tls://10.77.0.12:")
     again = client("run", path=folder / "run/job.sh", **THREADS, SLIPWAY_RUN_DIR="")
     assert "resumed at step" in again.wait(0)
@@ -255,7 +255,7 @@ def test_too_few_nodes(client, config, nothing_is_left, queue):
 
 @pytest.mark.prove
 def test_jobs_that_end_before_their_worker_connects_end_the_wait(client, config, nothing_is_left):
-    settings = ("interface=none0",)  # which no node has
+    settings = ("interface=none0",)  # no node has it
     one = client("run", settings=settings, SLIPWAY_CONFIG=config(3), SLIPWAY_WAIT_SECONDS="600", **THREADS)
     said = one.wait(78)
     assert_names(said, "error[nodes-lost]", " 0 ", " 2 ", "SLIPWAY_MIN_NODES", "'none0'")

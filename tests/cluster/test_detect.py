@@ -9,11 +9,11 @@ from jobgen.base.job import Site
 from jobgen.resolve.load import load
 
 TOOLS = ("id", "ip", "bash", "unshare")
-"""Programs that are asked besides the scheduler's."""
+"""Programs that detection runs besides the scheduler's."""
 
 
 def detected(cluster, folder, *words, **env):
-    """Return the site that is drafted on the head, where the draft is, and what was said."""
+    """Return the site drafted on the head, the draft's path, and the output."""
     path = folder / "mine.toml"
     said = cluster.run("env", *words, *JOBGEN, "site", "--detect", "--output", str(path), **env)
     text = path.read_text()
@@ -30,12 +30,12 @@ def test_slurm_tells_what_its_nodes_have(cluster, users_folder):
     assert "KillWait=15 sec" in text
     script = str(path.with_name("ddp.job"))
     cluster.jobgen("render", "ddp", "--site", path, "--output", script)
-    cluster.run("sbatch", "--test-only", script)  # fails where it would never start
+    cluster.run("sbatch", "--test-only", script)  # fails if the job could never start
 
 
 @pytest.mark.prove
 def test_openpbs_tells_what_its_nodes_have(cluster, openpbs, users_folder):
-    programs = users_folder / "bin"  # the head has Slurm's commands too
+    programs = users_folder / "bin"  # the head also has Slurm's commands
     programs.mkdir()
     for name in TOOLS:
         (programs / name).symlink_to(shutil.which(name, path="/usr/sbin:/usr/bin:/sbin:/bin"))

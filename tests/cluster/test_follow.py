@@ -1,4 +1,4 @@
-"""`jobgen status`, `logs` and `cancel` against a real Slurm, which here keeps no accounts."""
+"""`jobgen status`, `logs` and `cancel` on a real Slurm without accounting."""
 
 import re
 import subprocess

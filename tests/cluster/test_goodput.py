@@ -22,13 +22,13 @@ from slipway.base.goodput import (
 PROGRAM = Path(__file__).parent / "foreign" / "slow_steps.py"
 SETTINGS = {"SLIPWAY_SCRIPT": str(PROGRAM), "SLIPWAY_MAX_RESTARTS": "5", "SLIPWAY_RANKS_PER_NODE": "1"}
 BEGINS = {"opened": STARTED, "training": TRAINED, "evaluation": EVALUATED, "closed": STARTED}
-"""Which part what the program notes is the beginning of."""
+"""The part that starts at each of the program's records."""
 ACCURACY = 0.005
-"""Of all the time, that the parts may differ by."""
+"""Share of the total time by which the parts may differ."""
 
 
 class Stopwatch:
-    """Looks a hundred times a second at a job and its run folder, and notes when something has happened."""
+    """Polls a job and its run folder a hundred times per second and records the times of events."""
 
     def __init__(self, job, out):
         self.job, self.out = job, out
@@ -37,7 +37,7 @@ class Stopwatch:
         self._latest = None
 
     def until(self, condition, limit=200):
-        """Look until ``condition``."""
+        """Poll until ``condition`` holds."""
 
         def looked():
             self._look()
@@ -55,7 +55,7 @@ class Stopwatch:
 
 
 def parts(notes, ends, saves):
-    """Return what a stopwatch says: the seconds of each part."""
+    """Return the measured seconds of each part."""
     sums = dict.fromkeys((STARTED, TRAINED, EVALUATED, LOST), 0.0)
     for began, ended in pairwise(ends):
         edges = [(moment, BEGINS[what]) for what, moment in notes if began < moment < ended]
@@ -102,7 +102,7 @@ def test_it_agrees_with_a_stopwatch(cluster_with_spare, tmp_path, table):
     lines = [line.split() for line in notes.read_text().splitlines()]
     measured = parts([(what, float(moment)) for what, moment in lines], watch.ends, watch.saves)
     total = watch.ends[-1] - watch.ends[0]
-    # the program cannot tell a save in its loop, nor a wait for data, from a step
+    # the program cannot distinguish a save in its loop, or a wait for data, from a step
     ledger[TRAINED] += ledger.pop(SAVED) + ledger.pop(WAITED)
     errors = {name: ledger[name] - measured[name] for name in measured}
     rows = [(name, f"{measured[name]:.1f} s", f"{ledger[name]:.1f} s", f"{errors[name]:+.2f} s") for name in measured]

@@ -14,7 +14,7 @@ from support import digest, last_step, status
 prove = functools.partial(pytest.param, marks=pytest.mark.prove)
 FOREIGN = Path(__file__).parent / "foreign"
 EPOCHS_OF_MINUTES = 400
-"""Longer than the shortest time limit that Slurm knows."""
+"""Longer than Slurm's shortest time limit."""
 
 
 RANKS = {
@@ -83,7 +83,7 @@ def test_a_run_at_its_time_limit_is_requeued_and_ends_as_an_uninterrupted_one(  
     cluster.submit(script, *flags, out=tmp_path / "whole", **settings).ends()
     job = cluster.submit(script, *flags, out=tmp_path / "run", **settings)
     job.until("step 50 " if flags else "epoch 2/40")
-    cluster.run("scancel", "--batch", "--signal=USR1", job.number)  # what --signal=B:USR1@180 does, in time for a test
+    cluster.run("scancel", "--batch", "--signal=USR1", job.number)  # like --signal=B:USR1@180, but in time for a test
     job.ends(JobState="COMPLETED", Restarts="1")
     assert "resumed at step" in job.output
     if flags:
@@ -99,15 +99,15 @@ def assert_same_weights(folder: Path) -> None:
 
 
 def files_beside_checkpoints(run: Path) -> list[Path]:
-    """Return what a run has left on the shared disk, of which administrators read in the script's header."""
+    """Return the files that a run has left on the shared disk, which the script's header describes."""
     return [path for path in run.rglob("*") if path.is_file() and "checkpoints" not in path.relative_to(run).parts]
 
 
 @pytest.mark.prove
 def test_a_time_limit_too_short_is_warned_of_saved_and_requeued(cluster, tmp_path, config, table):
-    """The real thing, minutes long: Slurm's own limit and its own warning, several times."""
+    """Slurm's own limit and its own warning, several times; takes minutes."""
     cluster.submit("ddp.job", out=tmp_path / "whole", SLIPWAY_CONFIG=config(EPOCHS_OF_MINUTES)).ends(limit=500)
-    short = ("--time=2", "--signal=B:USR1@30")  # Slurm looks every 30 s, so it comes 60 to 90 s after the start
+    short = ("--time=2", "--signal=B:USR1@30")  # Slurm checks every 30 s, so it comes 60 to 90 s after the start
     job = cluster.submit("ddp.job", out=tmp_path / "run", sbatch=short, SLIPWAY_CONFIG=config(EPOCHS_OF_MINUTES))
     fields = job.ends(limit=600)
     assert int(fields["Restarts"]) >= 1
@@ -143,7 +143,7 @@ OF_ANOTHER_JOB = {
     "SLURM_TRES_PER_TASK": "cpu:3", "SLURM_HINT": "nomultithread", "SLURM_STEP_GRES": "none", "SLURM_LABELIO": "1",
     "SLURM_ARRAY_JOB_ID": "9", "SLURM_ARRAY_TASK_ID": "7", "SLURM_RESTART_COUNT": "3", "SLURM_HET_SIZE": "2",
 }  # fmt: skip
-"""What a job that is submitted from inside another one may inherit."""
+"""Variables that a job submitted from another job may inherit."""
 
 
 @pytest.mark.prove
@@ -192,7 +192,7 @@ def ended_by_user():
 def test_a_run_ended_by_its_user_is_saved_and_not_requeued(cluster, tmp_path, config, run, way):
     out, (script, settings) = tmp_path / "run", RUNS[run]
     path = script if isinstance(script, str) else rendered(tmp_path, *script)
-    # a worker beside each rank of the session gets the signals too
+    # a worker beside each rank of the session also gets the signals
     flags = ["--epochs", "400", "--workers", "1"] if settings else []
     job = cluster.submit(path, *flags, out=out, **(settings or {"SLIPWAY_CONFIG": config(4000)}))
     job.until("step 50 " if settings else "epoch 2/")
@@ -201,7 +201,7 @@ def test_a_run_ended_by_its_user_is_saved_and_not_requeued(cluster, tmp_path, co
     else:
         (out / "STOP").write_text("user\n")
     job.ends(JobState="CANCELLED" if way == "scancel" else "FAILED", Restarts="0")
-    until(lambda: status(out)["state"] != "running", limit=60)  # ranks may save after Slurm calls the job cancelled
+    until(lambda: status(out)["state"] != "running", limit=60)  # ranks may save after Slurm reports the cancellation
     said = status(out)
     assert (said["state"], said["requeue"]) == ("stopped", False), job.output
     assert said["reason"] in ({"user"} if way == "STOP" else {"signal", "user"} if script in OVER_MPI else {"signal"})

@@ -49,7 +49,7 @@ def submit(five_nodes, tmp_path_factory, image):
 
 @pytest.fixture(scope="module")
 def whole(submit):
-    """Return a function that returns the digest of an undisturbed run of so many epochs."""
+    """Return a function that returns the digest of an undisturbed run of the given epochs."""
     known = {}
 
     def whole(epochs, container):

@@ -1,4 +1,4 @@
-"""Horovod, mpirun, ssh and PBS on the cluster: what such jobs train, who may run them, and why they are refused."""
+"""Horovod, mpirun, ssh and PBS on the cluster: the weights of such jobs, their users, and their errors."""
 
 import shutil
 from pathlib import Path
@@ -36,7 +36,7 @@ def test_ranks_started_by_ssh_end_with_a_killed_job(cluster, tmp_path, config):
     script = rendered(tmp_path, "ddp", "pbs", "launcher=ssh")
     job = cluster.submit(script, out=tmp_path / "run", SLIPWAY_CONFIG=config(4000))
     job.until("samples/s", times=2)
-    cluster.run("scancel", "--signal=KILL", "--full", job.number)  # the script cannot end them
+    cluster.run("scancel", "--signal=KILL", "--full", job.number)  # the script cannot end the ranks
     assert cluster.left_over(limit=60) == []
 
 

@@ -16,12 +16,12 @@ from support import ROOT, digest, status
 pytestmark = pytest.mark.prove
 CELLS = [("ddp.pbs", "ddp"), ("ddp.pbs", "horovod"), ("horovod.pbs", "horovod")]
 LATE = ("-l", "walltime=00:03:10")
-"""Short enough for a test; beyond the 140 s that the script keeps for an answer and a save, some steps are gained."""
+"""Short enough for a test, but longer than the 140 s reserved for a reply and a save, so some steps are gained."""
 
 
 @pytest.fixture(params=["root in the environment", "alice in the image"])
 def user(request, cluster, users_folder):
-    """Return a user's settings, and a folder of that user's."""
+    """Return a user's settings and a folder of that user."""
     if request.param.startswith("root"):
         folder = cluster.folder / "root" / users_folder.name
         folder.mkdir(parents=True)
@@ -77,7 +77,7 @@ def test_a_time_limit_is_continued_by_the_next_job_bitwise(openpbs, user, config
     settings, folder = user
     shutil.copy(config(400), folder / "run.toml")
     settings = {**settings, "SLIPWAY_CONFIG": str(folder / "run.toml")}
-    # The next job of a chain gets no environment but what the site's file says.
+    # The next job of a chain gets only the environment of the site file.
     machine = {**AS_ROOT, "APPTAINER_BIND": settings.get("APPTAINER_BIND", "")}
     script = rendered(folder, "ddp", "pbs", *(f"env.{name}='{value}'" for name, value in machine.items()))
     openpbs.submit(script, out=folder / "whole", **settings).ends(limit=500)
@@ -106,7 +106,7 @@ def test_qdel_saves_and_ends_it_for_good(openpbs, user, config, cluster):
     job.ends(job_state="F")
     said = status(folder / "run")
     assert (said["state"], said["requeue"]) == ("stopped", False), job.output
-    # mpirun may end before the last rank of the other node does
+    # mpirun may end before the last rank of the other node
     assert cluster.left_over("-m trainer", limit=30) == []
 
 

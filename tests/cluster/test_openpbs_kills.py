@@ -23,7 +23,7 @@ NODES = ("node1", "node2", "node3")
 EPOCHS = 16
 DRAW = random.Random(19)
 KILLS = [
-    # mpirun runs on the first node of the job; of the others every second is there, too
+    # mpirun runs on the job's first node; every second one of the other kills is there too
     Kill(what, "training", 0 if what == "mpirun" or number % 2 == 1 else 1, DRAW.random())
     for what in ("rank", "mpirun", "mom", "node")
     for number in range(5)
@@ -81,7 +81,7 @@ def test_a_job_with_a_kill_ends_with_the_weights_of_an_undisturbed_run(pbs, subm
         until(lambda: (out / "logs" / "2").is_dir() or job.state != "R")
         if (out / "logs" / "2").is_dir() or job.state in "QH":
             outcome.noticed = time.monotonic() - began
-        if job.state in "QH":  # as an administrator would: it needs all nodes to start again
+        if job.state in "QH":  # like an administrator: the job needs all nodes to start again
             repair(pbs, kill.what, node)
         until(lambda: trains(out, 2) or job.state in job.ended)
         if trains(out, 2):

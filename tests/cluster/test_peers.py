@@ -48,7 +48,7 @@ def cluster(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def resiliency(tmp_path_factory):
-    """Return a folder with nvidia-resiliency-ext, for PYTHONPATH: torch is the environment's."""
+    """Return a folder with nvidia-resiliency-ext for PYTHONPATH; torch comes from the environment."""
     folder = tmp_path_factory.mktemp("resiliency")
     words = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder, *VERSIONS]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -59,7 +59,7 @@ def resiliency(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def submit(cluster, tmp_path_factory, resiliency):
-    """Return a function that submits a job under a launcher and returns it and its run folder."""
+    """Return a function that submits a job with a launcher and returns it and its run folder."""
     folder = tmp_path_factory.mktemp("peers")
     script = rendered(folder, "ddp", "example", f"nodes={TRAIN}", "spares=1")
     commands = {
@@ -99,7 +99,7 @@ PATTERNS = {
 
 
 def choose_node(cluster: Cluster, job: Job, what: str) -> str:
-    """Return the node to be hit: the job's first, or another one with a rank."""
+    """Return the target node: the job's first, or another one with a rank."""
     host = job.fields["BatchHost"]
     if what == "batch host":
         return host
@@ -121,7 +121,7 @@ def test_a_kill_in_the_middle_of_training(cluster, submit, whole, launcher, what
         strike(cluster, what, node, *PATTERNS.get(what, ()))
         until(lambda: trains(out, 2) or job.state in job.ended or job.fields["Restarts"] != "0", limit=260)
         if job.fields["Restarts"] != "0":
-            repair(cluster, what, node)  # as an administrator would: a requeued job needs all nodes
+            repair(cluster, what, node)  # like an administrator: a requeued job needs all nodes
         if until(lambda: trains(out, 2) or job.state in job.ended, limit=100) is not None and trains(out, 2):
             row["again"] = time.monotonic() - began
         if until(lambda: job.state in job.ended, limit=200) is not None:
@@ -144,7 +144,7 @@ def test_a_kill_in_the_middle_of_training(cluster, submit, whole, launcher, what
 
 
 def table(rows: list[dict]) -> str:
-    """Return a Markdown table: of each launcher and kill how many runs ended with the weights of an untouched one."""
+    """Return a Markdown table of the runs that ended with an undisturbed run's weights, by launcher and kill."""
     lines = ["| killed | " + " | ".join(f"`{name}`" for name in LAUNCHERS) + " |", "|---|" + "---|" * len(LAUNCHERS)]
     for what in KILLED:
         cells = [what]

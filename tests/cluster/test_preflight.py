@@ -1,4 +1,4 @@
-"""What a job script answers on a real cluster before it starts any rank, and what it puts on the nodes' own disks."""
+"""Errors of a job script on a real cluster before it starts ranks, and the files that it stages to local disks."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ from readme import SCRIPT
 
 
 def assert_refused(job, slug, value):
-    """Wait until the job is refused, and hold that it named the reason."""
+    """Wait until the job is refused, and assert that it reported the reason."""
     job.ends(JobState="FAILED", ExitCode="78:0")
     assert any(f"error[{slug}]" in line and value in line for line in job.output.splitlines()), job.output
 
@@ -37,7 +37,7 @@ def test_a_missing_image_is_answered(cluster, tmp_path, image):
 
 @pytest.mark.prove
 def test_a_script_runs_in_an_image_that_has_torch_alone(cluster, tmp_path, image):
-    """As an image of NGC or PyTorch: without this project, and without what it needs besides torch."""
+    """Like an image of NGC or PyTorch: without this project and its dependencies besides torch."""
     (tmp_path / "empty").mkdir()
     (tmp_path / "my_train.py").write_text(SCRIPT)
     packages = "/opt/venv/lib/python3.11/site-packages"
@@ -50,7 +50,7 @@ def test_a_script_runs_in_an_image_that_has_torch_alone(cluster, tmp_path, image
 
 
 def test_a_folder_that_is_not_bound_is_answered(cluster, tmp_path, image):
-    with tempfile.TemporaryDirectory(dir="/srv") as data:  # Apptainer binds /tmp by itself
+    with tempfile.TemporaryDirectory(dir="/srv") as data:  # Apptainer binds /tmp automatically
         (tmp_path / "mnist.toml").write_text(f'[data]\ndataset = "mnist"\ndata_dir = "{data}"\n')
         job = cluster.submit("ddp.job", out=tmp_path / "run", SLIPWAY_CONFIG=str(tmp_path / "mnist.toml"), **image)
         assert_refused(job, "data-unreadable", f"--data-dir {data}")
@@ -92,7 +92,7 @@ def test_a_squashfs_image_is_mounted_on_every_node(cluster, tmp_path, image, ima
     words = [mksquashfs, "images", "images.sqsh", "-quiet"]
     subprocess.run(words, cwd=tmp_path, check=True, capture_output=True)
     shutil.rmtree(tmp_path / "images")
-    # a container for each rank
+    # one container per rank
     job = cluster.submit("ddp-ranks.job", out=tmp_path / "run", **image | images["squashfs"] | {"SLIPWAY_STAGE": stage})
     job.ends()
     assert "/mounted" in (tmp_path / "run" / "config.toml").read_text()

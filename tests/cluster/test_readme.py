@@ -1,4 +1,4 @@
-"""Every command of README.md and docs/ that needs a scheduler, as it stands, on the login node of a real Slurm."""
+"""All commands of README.md and docs/ that need a scheduler, unchanged, on the login node of a real Slurm."""
 
 import re
 import shlex
@@ -16,22 +16,22 @@ pytestmark = pytest.mark.prove
 SHORT = " --epochs 1 --arch mlp --no-figures"
 FIXED = {"SLIPWAY_DEVICE": "cpu", "OMP_NUM_THREADS": "1", "USE_CONTAINER": "0"}
 NAMES = {"NODE": "node1", "ADDRESS_OF_ANOTHER_NODE": "10.77.0.12"}
-"""What a reader puts in for what stands in capitals."""
+"""Values for the placeholders in capitals."""
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    """Return a cluster of three nodes: a command asks for a spare one."""
+    """Return a cluster of three nodes: one command requests a spare node."""
     yield from started(tmp_path_factory.getbasetemp(), nodes=3)
 
 
 @pytest.fixture
 def place(tmp_path):
-    """Return a fresh clone after README's steps 1 and 2, with an environment and data of the reader's own."""
+    """Return a fresh clone after README's steps 1 and 2, with the reader's own environment and data."""
     folder = fresh_clone(tmp_path / "clone")
     for name in (".venv", ".venv-horovod"):
         (folder / name).symlink_to(sys.prefix)
-    (folder / "slipway.sif").touch()  # jobs look for the image at submission; USE_CONTAINER=0 keeps them out of it
+    (folder / "slipway.sif").touch()  # submission checks that the image exists; with USE_CONTAINER=0 jobs do not use it
     shutil.copy(folder / "jobscripts/sites/example.toml", folder / "jobscripts/sites/mine.toml")
     (tmp_path / "envs").mkdir()
     (tmp_path / "envs" / "mine").symlink_to(sys.prefix)
@@ -42,7 +42,7 @@ def place(tmp_path):
 
 @pytest.fixture
 def at_login(cluster, place):
-    """Return a function that runs a line in the clone, in the environment of step 1."""
+    """Return a function that runs a command line in the clone, in the environment of step 1."""
 
     def at_login(line, **env):
         line = f'cd "$1" && PATH={Path(sys.executable).parent}:$PATH && {line}'
@@ -53,7 +53,7 @@ def at_login(cluster, place):
 
 @pytest.fixture
 def job(cluster, place):
-    """Return a function that finds the job whose number ends what a command printed."""
+    """Return a function that finds the job whose number is at the end of a command's output."""
 
     def job(said):
         number = re.search(r"(\d+)\s*$", said)[1]
@@ -68,7 +68,7 @@ def completed(job):
 
 
 def local(command, place):
-    """Return the command with this machine's folders in place of a cluster's."""
+    """Return the command with this machine's folders instead of a cluster's."""
     for theirs, ours in {"$HOME/envs": "envs", "/scratch/": "scratch/", "/opt/slipway": "opt/slipway"}.items():
         command = command.replace(theirs, f"{place.parent}/{ours}")
     return command
@@ -81,12 +81,12 @@ FOLLOWS = [command for command in ON_CLUSTER if "4711" in command]
 @pytest.mark.parametrize("command", TRAINS)
 def test_a_command_submits_what_it_says(request, place, at_login, job, command):
     env = {}
-    if command == "sbatch jobscripts/ddp.job":  # just this one in the image: the others differ by something else
+    if command == "sbatch jobscripts/ddp.job":  # only this one in the image: the others test something else
         env = request.getfixturevalue("image")
     if "sbatch mine.job" in command:
         at_login("jobgen render ddp --site jobscripts/sites/example.toml --output mine.job")
     own, tests = "SLIPWAY_SCRIPT" in command, "selftest" in command
-    split = "split" in command  # another model, one rank a node
+    split = "split" in command  # another model, one rank per node
     train = SHORT.replace(" --arch mlp", "") if split else SHORT
     short = "" if own or tests else f" --{train}" if "jobgen" in command else train
     said = completed(job(at_login(local(command, place) + short, **env)))
@@ -128,7 +128,7 @@ def test_a_look_at_the_cluster_gets_an_answer(place, at_login, command):
 
 @pytest.mark.parametrize("command", [command for command in ON_NODE if "jupyter" not in command])
 def test_a_shell_on_a_node(place, at_login, command):
-    """What is typed comes from a pipe here; tests/cluster/test_shell.py has a terminal."""
+    """Input comes from a pipe here; tests/cluster/test_shell.py uses a terminal."""
     (place / "images").mkdir()
     (place / "bin").mkdir()
     (place / "bin" / "nvidia-smi").write_text("#!/bin/sh\nhostname\n")
@@ -145,7 +145,7 @@ def test_a_shell_on_a_node(place, at_login, command):
 
 
 def test_jupyter(cluster, place, at_login):
-    """Jupyter from a folder of its own, in the environment: it answers on the node, and knows a kernel of Python."""
+    """Jupyter from a separate folder, in the environment: it responds on the node and offers a Python kernel."""
     (command,) = [command for command in ON_NODE if "jupyter" in command]
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", ".jupyter", "jupyterlab", "ipykernel"]
     subprocess.run(pip, cwd=place, check=True)

@@ -1,4 +1,4 @@
-"""Restarts inside a job of a real Slurm, after the deaths of ranks, launchers and nodes."""
+"""Restarts within a job on a real Slurm, after ranks, launchers or nodes die."""
 
 import pytest
 
@@ -11,7 +11,7 @@ LEFT = r"trainer|guard\.sh|torchrun"
 
 @pytest.fixture
 def submit(cluster_with_spare, tmp_path, config):
-    """Return a function that submits a job of two nodes and what ``sets`` add, and returns it and its run folder."""
+    """Return a function that submits a two-node job with ``sets`` and returns the job and its run folder."""
 
     def submit(*sets, name="run"):
         script, out = rendered(tmp_path, "ddp", "example", *sets), tmp_path / name
@@ -22,7 +22,7 @@ def submit(cluster_with_spare, tmp_path, config):
 
 
 def kill(cluster, node, *pattern):
-    """Kill the oldest process on ``node`` that matches."""
+    """Kill the oldest matching process on ``node``."""
     cluster.control("on", node, "pkill", "-KILL", "--oldest", *pattern)
 
 
@@ -50,7 +50,7 @@ def test_the_death_of_a_rank_a_launcher_and_a_node_leaves_the_weights_as_they_wo
 
 
 def test_a_stray_sigterm_at_the_start_of_a_requeued_job_requeues_it_again(cluster_with_spare, submit):
-    """Slurm's SIGTERM for a job that has lost a node can reach the same job as it starts again."""
+    """Slurm's SIGTERM for a job that has lost a node can reach the same job after its requeue."""
     job, out = submit()
     job.until("epoch 4/")
     cluster_with_spare.run("scontrol", "requeue", job.number)
@@ -72,7 +72,7 @@ def test_a_restart_keeps_the_users_step_and_the_local_folders_which_scancel_remo
     assert until(step_of_the_user, limit=20) is not None
     before = cluster.local_folders(job)
     assert [folder.parent.name for folder in before] == ["tmp.node1", "tmp.node2"]
-    kill(cluster, job.fields["BatchHost"], "--full", "^srun --nodes=2")  # the tasks of its step live on
+    kill(cluster, job.fields["BatchHost"], "--full", "^srun --nodes=2")  # the tasks of its job step survive
     job.until("resumed at step")
     assert step_of_the_user(), job.output
     assert cluster.local_folders(job) == before, job.output

@@ -1,4 +1,4 @@
-"""A run is continued by RUN_DIR/job.sh alone: with the clone changed or deleted, on other nodes and GPUs."""
+"""RUN_DIR/job.sh alone continues a run: with the clone changed or deleted, on other nodes and GPUs."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ def test_the_clone_may_change_and_go_and_the_nodes_be_others(cluster, tmp_path, 
         shutil.copytree(ROOT / name, clone / name)
     job = cluster.submit(str(clone / "jobscripts" / "ddp.job"), out=out, SLIPWAY_CONFIG=config(40))
     job.until("epoch 2/40")
-    # an update of the clone in which no function of the library has its old name
+    # an update of the clone that renames all functions of the library
     for path in (clone / "jobscripts" / "lib").glob("*.bash"):
         path.write_text(path.read_text().replace("preflight", "check_every_node").replace("finish", "conclude"))
     cluster.run("scancel", "--batch", "--signal=USR1", job.number)

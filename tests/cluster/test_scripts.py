@@ -1,4 +1,4 @@
-"""Scripts that nobody changed: the world that they form under the committed job scripts, and what the job says."""
+"""Unchanged user scripts: the world that they form under the committed job scripts, and the job log."""
 
 import re
 from typing import NamedTuple
@@ -16,9 +16,9 @@ class Case(NamedTuple):
     env: dict[str, str]
     sbatch: tuple[str, ...]
     ranks: int
-    """Size of the world that is formed; 0 if the script is ended before."""
+    """Size of the world that the script forms; 0 if it is ended before."""
     line: str
-    """What the job's log says of it."""
+    """Expected text of the job log."""
     state: str = "COMPLETED"
 
 
@@ -34,7 +34,7 @@ CASES = {
     "horovod, as one": Case("under_horovod.py", "ddp.job", {"BACKEND": "horovod"}, (), 4, "joined as 3 of 4"),
 }
 SHORT = {"address", "alone"}
-"""Those of `make test`."""
+"""Cases of `make test`."""
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def shell(
     stays: int = 0,
     **env: str,
 ) -> str:
-    """Run `jobgen shell` on the head, in ``folder``, and return what is printed there, and the exit code.
+    """Run `jobgen shell` on the head in ``folder``, and return the output and the exit code.
 
     Where something is ``typed``, at a terminal (script(1)) that ``stays`` open for so many seconds.
     """

@@ -1,4 +1,4 @@
-"""What sites do that the example does not: environments that are not handed on, GPUs as gres, salloc."""
+"""Site features beyond the example site: no environment export, GPUs as gres, salloc."""
 
 import os
 import re
@@ -19,7 +19,7 @@ SETTINGS = {**FIXED, "SLIPWAY_VENV": sys.prefix}
 
 
 def submit(cluster: Cluster, *words: str, out: Path, **env: str) -> Job:
-    """Submit a job by jobgen with ``words``; its output goes beside the run folder ``out``."""
+    """Submit a job with jobgen and ``words``; its output is written beside the run folder ``out``."""
     log = out.with_name(f"{out.name}.log")
     command = [sys.executable, "-m", "jobgen", "submit", *words[:1], "--site", "example"]
     command += ["--set", f"options.output={log}", *words[1:]]
@@ -28,7 +28,7 @@ def submit(cluster: Cluster, *words: str, out: Path, **env: str) -> Job:
 
 
 class TestEnvironmentThatIsNotHandedOn:
-    """SBATCH_EXPORT=NONE, which many centres advise."""
+    """SBATCH_EXPORT=NONE, which many HPC centers recommend."""
 
     def test_jobgen_writes_the_settings_into_the_script(self, cluster, tmp_path, config):
         run = submit(
@@ -66,7 +66,7 @@ class TestEnvironmentThatIsNotHandedOn:
     ],
 )
 def test_gpus_as_the_site_requests_them(cluster, tmp_path, config, settings, ranks):
-    """A rank for each GPU that Slurm has given, by whatever option it was asked."""
+    """One rank for each allocated GPU, whichever option requested it."""
     job = submit(cluster, "ddp", *settings, out=tmp_path / "run", SLIPWAY_CONFIG=config(1))
     job.ends()
     assert f": {ranks} rank(s), {ranks // 2} on each of 2 node(s)" in job.output
@@ -92,7 +92,7 @@ class TestSalloc:
     @pytest.mark.prove
     @pytest.mark.parametrize("backend", ["ddp", "horovod"])
     def test_at_a_terminal(self, cluster, tmp_path, config, backend):
-        """No step reads what is typed, or is stopped for it: the line is there for the next program."""
+        """No job step reads the terminal's input or stops for it: the line remains for the next program."""
         line = 'BACKEND=$0 bash jobscripts/ddp.job; echo "ended with $?"; read -r line; echo "then $line"'
         words = shlex.join(["bash", "-c", line, backend])
         said = self.run(
@@ -140,7 +140,7 @@ class TestPythonOfModules:
 
     @pytest.fixture
     def modules(self, tmp_path):
-        """Return the environment of a user who has a module PyTorch/1.0."""
+        """Return the environment of a user with a module PyTorch/1.0."""
         programs = tmp_path / "bin"
         programs.mkdir()
         (programs / "python3").symlink_to("/usr/bin/python3")
@@ -151,7 +151,7 @@ class TestPythonOfModules:
         file.parent.mkdir(parents=True)
         file.write_text(PYTORCH.format(bin=programs, packages=":".join(paths)))
         return {
-            "BASH_ENV": str(INIT),  # each Bash has `module`, as by a centre's profile
+            "BASH_ENV": str(INIT),  # every Bash has `module`, as with a center's profile
             "MODULEPATH": str(tmp_path / "modulefiles"),
             "PYTHONPATH": "/of/the/submission",
             "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -167,11 +167,11 @@ class TestPythonOfModules:
 
 @pytest.mark.prove
 class TestOneImageForAll:
-    """A read-only image and a site's file in a folder of the centre's; root and alice, each with a clone."""
+    """A read-only image and a site file in a folder of the center; root and alice, each with a clone."""
 
     @pytest.fixture
     def centre(self, cluster, image):
-        """Return the folder of the centre's software, with the image and the script that all submit."""
+        """Return the center's software folder, with the image and the script that all users submit."""
         folder = cluster.folder / "software"
         (folder / "sites").mkdir(parents=True)
         apptainer = shutil.which("apptainer", path=image["PATH"])
@@ -214,6 +214,6 @@ class TestOneImageForAll:
 
 
 def listing(folder: Path) -> list[tuple[str, int, int]]:
-    """Return name, mode and time of change of everything below a folder."""
+    """Return name, mode and modification time of everything below a folder."""
     found = [(path, path.lstat()) for path in sorted(folder.rglob("*"))]
     return [(str(path), stat.st_mode, stat.st_mtime_ns) for path, stat in found]

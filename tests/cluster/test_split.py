@@ -1,4 +1,4 @@
-"""Ranks of two GPUs each on two nodes of four, and nodes that are started one by one: what they take, how they end."""
+"""Ranks of two GPUs on two four-GPU nodes, and nodes started one by one: their GPUs and exit codes."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ PLACES = [
 
 
 def taken(output):
-    """Return what each rank said of itself, in the order of the ranks."""
+    """Return each rank's output, in rank order."""
     rows = [json.loads(line.partition("DEVICES ")[2]) for line in output.splitlines() if "DEVICES " in line]
     return sorted(rows, key=lambda row: row["rank"])
 
@@ -37,7 +37,7 @@ def taken(output):
 def test_each_rank_takes_gpus_of_its_own(request, cluster_of_four, tmp_path, table, site, settings, bound, way):  # noqa: PLR0917 -- fixtures
     inside = request.getfixturevalue("image") if way == "container" else {}
     script = rendered(tmp_path, "split", site, *settings) if settings else "split.job"
-    gpus = {"CUDA_VISIBLE_DEVICES": ",".join(ALL)} if site == "pbs" else {}  # which the face of PBS does not set
+    gpus = {"CUDA_VISIBLE_DEVICES": ",".join(ALL)} if site == "pbs" else {}  # the PBS emulation does not set it
     job = cluster_of_four.submit(
         str(script),
         out=tmp_path / "run",
@@ -117,11 +117,11 @@ def test_a_node_that_fails_ends_the_others(cluster, tmp_path, settings):
     (tmp_path / "fails.py").write_text(FAILS)
     script = rendered(tmp_path, "ddp", "example", NODE_BY_NODE, *settings)
     job = cluster.submit(script, out=tmp_path / "run", SLIPWAY_SCRIPT=str(tmp_path / "fails.py"))
-    job.ends(limit=100, ExitCode="1:0")  # torchrun's for any failure
+    job.ends(limit=100, ExitCode="1:0")  # torchrun's exit code for any failure
     assert cluster.left_over("fails.py", limit=30) == []
 
 
-@pytest.mark.prove  # a minute; test_jobs.py has the same of srun
+@pytest.mark.prove  # takes a minute; test_jobs.py tests the same with srun
 def test_nodes_started_one_by_one_go_on_after_a_time_limit(cluster, tmp_path, config):
     script = rendered(tmp_path, "ddp", "example", NODE_BY_NODE)
     job = cluster.submit(script, out=tmp_path / "run", SLIPWAY_CONFIG=config(40))

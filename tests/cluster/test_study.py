@@ -1,4 +1,4 @@
-"""jobgen study on a real Slurm: submitted, followed, run again for what has failed, reported."""
+"""jobgen study on a real Slurm: submit, follow, rerun failed points, report."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from support import status
 
 TRAINS = ["--arch", "mlp", "--no-figures", "--epochs", "100"]
 SETTINGS = {**EXPORTED, "OMP_WAIT_POLICY": "passive"}
-"""More threads than cores run here, which must not wait for each other by spinning."""
+"""More threads than cores run here, so they must not wait by spinning."""
 NAMES = [f"nodes{nodes}-ranks{ranks}-cpus{cpus}" for nodes, ranks in ((1, 1), (1, 2), (2, 4)) for cpus in (1, 2)]
 
 
@@ -24,7 +24,7 @@ def test_a_study_is_submitted_followed_run_again_and_reported(cluster, tmp_path,
     study, wrong, limited = tmp_path / "study", NAMES[3], NAMES[4]
 
     def jobgen(*words):
-        return cluster.jobgen(*words, folder=tmp_path, **SETTINGS)  # the folder where the jobs' logs go
+        return cluster.jobgen(*words, folder=tmp_path, **SETTINGS)  # the folder of the job logs
 
     def submit(*, ranks="1,2,4", cpus="1,2", more=()):
         words = ["study", "ddp", "--site", "example", "--ranks", ranks, "--cpus", cpus, "--output", "study"]

@@ -14,11 +14,11 @@ AXES = ["--set", "optim.lr=0.01,0.003,0.001", "--set", "train.batch_size=64,128"
 NAMES = [f"{number:03}" for number in range(12)]
 REQUEUED, WRONG = "003", "005"
 SMALL = ["--set", "cpus_per_gpu=1"]
-"""A trial takes two cores, so that a node would have room for four and more."""
+"""A trial uses two cores, so that a node has room for at least four."""
 
 
 class Sweeps:
-    """Sweeps of a user who is in ``folder`` on the login node of a cluster."""
+    """Sweeps of a user in ``folder`` on a cluster's login node."""
 
     def __init__(self, cluster, folder, site, **env):
         self.cluster, self.folder, self.site, self.env = cluster, folder, site, {**EXPORTED, **env}
@@ -36,7 +36,7 @@ class Sweeps:
         return {trial["name"]: trial for trial in json.loads((self.sweep / "sweep.json").read_text())["trials"]}
 
     def ended(self, *, limit=420):
-        """Wait until no trial waits or runs; return the state of each, and the lines that were shown."""
+        """Wait until no trial waits or runs; return the state of each, and the output lines."""
 
         def shown():
             return self.jobgen("status", "sweep")
@@ -51,7 +51,7 @@ class Sweeps:
 
 
 def most_at_once(folder, *, without=""):
-    """Return how many launches of the runs in ``folder`` were under way together, by the times of their files."""
+    """Return the number of concurrent launches of the runs in ``folder``, from the times of their files."""
     changes = []
     for log in set(folder.glob("*/logs/*/code")) - {folder / without / "code"}:
         changes += [((log.parent / "job").stat().st_mtime, 1), (log.stat().st_mtime, -1)]
@@ -111,7 +111,7 @@ def test_a_sweep_of_twelve_two_at_a_time(request, scheduler, table):
     assert "1 of 12 trial(s) to submit" in sweeps.submit(*words, trains=trains)
     states, _ = sweeps.ended()
     assert states == dict.fromkeys(NAMES, "done")
-    # PBS starts the next task while the one that the operator put back still saves
+    # PBS starts the next task while the requeued one still saves
     assert most_at_once(folder, without=f"{REQUEUED}/logs/1" if scheduler == "pbs_sweeps" else "") == 2
     jobs = {name: trial["job"] for name, trial in sweeps.trials.items()}
     assert "_" not in jobs.pop(WRONG)
@@ -121,7 +121,7 @@ def test_a_sweep_of_twelve_two_at_a_time(request, scheduler, table):
 
 
 def undisturbed(sweeps, values, *, seed, trains):
-    """Train the same trial without a sweep, into the folder whole."""
+    """Train the same trial without a sweep, in the folder ``whole``."""
     flags = [f"--{key.partition('.')[2].replace('_', '-')}={value}" for key, value in values.items()]
     command = ["submit", "cpu", "--site", sweeps.site, *SMALL, "--", *TRAINS, *trains, *flags, f"--seed={seed}"]
     whole = sweeps.folder / "whole"
@@ -132,7 +132,7 @@ def undisturbed(sweeps, values, *, seed, trains):
 
 
 def test_the_best_trials_continue_in_their_run_folders(sweeps, table):
-    """Successive halving over three rungs; the winner is what it would have been in one go."""
+    """Successive halving over three rungs; the winner equals an uninterrupted run."""
     words = ["--set", "optim.lr=0.1,0.01,0.001,0.0001", "--rungs", "1,2,4", "--keep", "2"]
     shown = []
     for _ in range(3):
@@ -162,7 +162,7 @@ def pbs_sweeps(openpbs, users_folder):
 @pytest.mark.parametrize("resume", ["chain", "requeue"])
 def test_a_time_limit_continues_one_task_of_an_array(pbs_sweeps, openpbs, table, resume):
     """Its job's time is 190 s, of which 140 s are kept for an answer of the server and the last save."""
-    openpbs.run("qmgr", "-c", "set server operators = root@*", user="root")  # on any node; qrerun is theirs
+    openpbs.run("qmgr", "-c", "set server operators = root@*", user="root")  # on any node; operators may use qrerun
     sweeps, folder = pbs_sweeps, pbs_sweeps.sweep
     machine = [word for name, value in AS_ROOT.items() for word in ("--set", f"env.{name}='{value}'")]
     limit = ["--set", f"resume={resume}", "--set", "options.walltime='00:03:10'", *machine]

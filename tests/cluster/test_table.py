@@ -1,4 +1,4 @@
-"""Every script x container or environment x BACKEND x library, standalone or resubmitted: what its ranks see."""
+"""Every script x container or environment x BACKEND x library, standalone or resubmitted: what its ranks print."""
 
 import itertools
 
@@ -60,7 +60,7 @@ def test_ranks_form_the_planned_world(request, cluster, tmp_path, table, script,
     fields = proven(cluster.submit(path, out=out, **settings, **env), ranks=ranks, backend=backend, way=way)
     row = [script, f"BACKEND={backend}", way, form, f"{ranks} ranks", fields["RunTime"]]
     if form == "library" and not script.endswith(".pbs"):
-        # job.sh alone, from another folder, with nothing set but what this machine is like
+        # only job.sh, from another folder, with only this machine's settings
         machine = {name: env[name] for name in ("APPTAINER_BIND", "PATH") if name in env}
         again = cluster.resubmit(out, folder=tmp_path, **machine)
         row += ["job.sh again", proven(again, ranks=ranks, backend=backend, way=way)["RunTime"]]

@@ -1,4 +1,4 @@
-"""Save a checkpoint under strace again and again, killed at each system call that a save makes.
+"""Save a checkpoint under strace repeatedly, and kill it at each system call of a save.
 
     python save_killed.py FOLDER
 
@@ -25,7 +25,7 @@ from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.header import Header, Metric, Position
 from slipway.checkpoint.store import CheckpointStore, find_checkpoint
 
-torch.set_num_threads(1)  # a fork has no thread pool, and would wait for one
+torch.set_num_threads(1)  # a fork has no thread pool and would wait for it
 
 
 def checkpoint(step: int) -> Checkpoint:
@@ -35,7 +35,7 @@ def checkpoint(step: int) -> Checkpoint:
 
 
 def save_in_fork(store: CheckpointStore, step: int) -> tuple[int, mmap.mmap]:
-    """Fork a child that saves ``step`` once the first byte of the shared memory is set; return its pid and the memory.
+    """Fork a child that saves ``step`` when the first byte of shared memory is set; return its pid and the memory.
 
     It makes no system call until then, so the calls that strace counts are the save's alone.
     """
@@ -45,7 +45,7 @@ def save_in_fork(store: CheckpointStore, step: int) -> tuple[int, mmap.mmap]:
     prctl = ctypes.CDLL(None).prctl
     pr_set_pdeathsig, pr_set_ptracer, anyone = 1, 0x59616D61, -1  # prctl(2)
     prctl(pr_set_pdeathsig, signal.SIGKILL)
-    prctl(pr_set_ptracer, anyone)  # where Yama restricts ptrace, let strace attach
+    prctl(pr_set_ptracer, anyone)  # lets strace attach if Yama restricts ptrace
     while not begin[0]:
         pass
     store.add(checkpoint(step))
@@ -53,7 +53,7 @@ def save_in_fork(store: CheckpointStore, step: int) -> tuple[int, mmap.mmap]:
 
 
 def store_with_two(folder: Path) -> CheckpointStore:
-    """A store that keeps two checkpoints and has two: the next save replaces one."""
+    """Return a store with the maximum of two checkpoints, so that the next save replaces one."""
     folder.mkdir()
     store = CheckpointStore(folder, keep=2)
     for step in (1, 2):
@@ -79,7 +79,7 @@ def save_traced(store: CheckpointStore, step: int, *expressions: str, log: Path 
 
 
 def killed_at(call: str, number: int, store: CheckpointStore, step: int) -> bool:
-    """Save ``step``, killed on entry to the given call; return whether it came to that."""
+    """Save ``step`` and kill it on entry to the given call; return whether this happened."""
     return save_traced(store, step, f"trace={call}", f"inject={call}:signal=KILL:when={number}")
 
 

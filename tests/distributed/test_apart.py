@@ -1,4 +1,4 @@
-"""Scripts whose ranks hold different states: stopped and resumed, each rank ends with what it would have had."""
+"""Scripts whose ranks have different states: stopped and resumed, each rank ends with the uninterrupted run's state."""
 
 import re
 
@@ -11,7 +11,7 @@ DIGEST = re.compile(r"digest of rank (\d): ([0-9a-f]{64})")
 
 
 def run(name, folder, *flags, ranks=2):
-    """Run the script; return its output, and the digest that each rank has printed."""
+    """Run the script; return its output and each rank's printed digest."""
     log = folder.with_name(f"{folder.name}.{'-'.join(flags)}.log")
     words = [*launch_words("forked", ranks, program=[str(SCRIPTS / f"{name}.py")])[:-1], *flags]
     said = output_of(words, log, RUN_DIR=str(folder))

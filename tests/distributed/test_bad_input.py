@@ -1,4 +1,4 @@
-"""A user's mistake is answered in one line: what, where, and what to do. tests/unit/test_cli.py has flags and files."""
+"""A user's mistake gives a one-line error: what, where, what to do. tests/unit/test_cli.py tests flags and files."""
 
 import pytest
 

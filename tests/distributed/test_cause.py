@@ -1,4 +1,4 @@
-"""One rank alone is refused before training: that decides how the attempt ends, and at once."""
+"""An error of a single rank before training decides immediately how the attempt ends."""
 
 import socket
 import sys
@@ -17,12 +17,12 @@ def data(config):
     Path(__file__).with_name(f"shard{os.environ['RANK']}").read_bytes()
     return digits(config)
 """
-"""A data set of which rank 1 lacks its part: it fails once the ranks have joined."""
+"""A data set whose part for rank 1 is missing: rank 1 fails after the ranks have joined."""
 NO_GPU = """#!/bin/sh
 [ "${RANK:-${OMPI_COMM_WORLD_RANK:-}}" != 1 ] || set -- "$@" --device cuda
 exec "$PYTHON" "$@"
 """
-"""A Python by which rank 1 alone is to train on a GPU, of which there is none: it fails before it joins the others."""
+"""A Python that makes only rank 1 train on a GPU, which does not exist: rank 1 fails before it joins the others."""
 USAGE = NO_GPU.replace("--device cuda", "--epoch 3")
 UNJOINED = """
 import torch
@@ -32,7 +32,7 @@ model = torch.nn.Linear(2, 2)
 with Session(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1)):
     pass
 """
-"""A script that has forgotten to join the process group."""
+"""A script that does not join the process group."""
 FLAGS = ["--arch", "mlp", "--epochs", "1", "--no-figures", "--device", "cpu"]
 
 
@@ -43,14 +43,14 @@ def executable(path, text):
 
 
 def folder_of_an_attempt(path):
-    """Make a run folder as a job script does; return the variables by which it names the attempt."""
+    """Create a run folder like a job script; return the variables that identify the attempt."""
     (path / "logs" / "1").mkdir(parents=True)
     return {"RUN_DIR": str(path), "TRAINER_ATTEMPT": "1"}
 
 
 @pytest.fixture
 def shards(tmp_path):
-    """Return the flags, and variables, of a data set of two parts, of which one is missing."""
+    """Return the flags and variables for a data set of two parts, one of which is missing."""
     (tmp_path / "shards.py").write_text(SHARDS)
     (tmp_path / "shard0").touch()
     return ["--dataset", "shards:data"], {"PYTHONPATH": str(tmp_path)}

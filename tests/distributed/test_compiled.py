@@ -9,7 +9,7 @@ from messages import assert_error, slugs
 from support import ROOT, train, weights
 
 TOLERANCE = 1e-4
-"""Between weights of compiled and of other steps of float32, after two epochs."""
+"""Tolerance between weights of compiled and eager float32 steps after two epochs."""
 FLAGS = ["--compile", "--arch", "mlp", "--epochs", "2", "--no-figures", "--amp", "none"]
 
 
@@ -19,7 +19,7 @@ def test_a_resumed_run_uses_what_the_run_folder_keeps(tmp_path):
     compiler.chmod(0o755)
 
     def run(name, *flags, cache, attempt):
-        """Train with the cache of that name, and return which calls of the compiler have made code."""
+        """Train with the cache ``name`` and return the compiler calls that generated code."""
         env = {"CXX": str(compiler), "COMPILED_BY": name, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / f"cache.{cache}")}
         env["TRAINER_ATTEMPT"] = attempt
         train("spawn", 2, tmp_path / name, *FLAGS, *flags, imports=True, **env)  # CXX is read by an import

@@ -1,4 +1,4 @@
-"""Whatever happens to the newest checkpoint, or while it is written, there is a valid one to resume from."""
+"""A valid checkpoint to resume from exists, whatever happens to the newest one, also while it is written."""
 
 import subprocess
 import sys
@@ -11,12 +11,12 @@ FLAGS = ["--epochs", "2", "--keep", "9", "--no-figures"]
 
 
 def test_a_run_whose_latest_checkpoint_is_damaged_resumes_from_the_one_before(tmp_path):
-    """tests/unit/test_checkpoint.py has every kind of damage."""
+    """tests/unit/test_checkpoint.py tests every kind of damage."""
     trainings = {tmp_path / file: FLAGS for file in ("model.safetensors", "optimizer.safetensors", "manifest.json")}
     train_many("single", 1, trainings, tmp_path / "log")
     for out in trainings:
         path = out / "checkpoints" / "latest" / out.name
-        path.write_bytes(path.read_bytes()[:-2])  # the last byte of a manifest is but a line feed
+        path.write_bytes(path.read_bytes()[:-2])  # the last byte of a manifest is only a line feed
     resumed = {out: [*flags, "--resume", "auto"] for out, flags in trainings.items()}
     for out, said in zip(resumed, train_many("single", 1, resumed, tmp_path / "log"), strict=True):
         assert_warning(said, "damaged-checkpoint", "step_00000046", out.name)

@@ -1,4 +1,4 @@
-"""MNIST is fetched beforehand, on a node with a network, and is there for the others; CIFAR-10 by the same code.
+"""MNIST is downloaded beforehand on a node with a network, for the other nodes; CIFAR-10 uses the same code.
 
 torchvision fetches it, and checks its own checksums: the process under test has torchvision's addresses and checksums
 replaced by those of a small set on a server of this machine.
@@ -28,7 +28,7 @@ sys.exit(main())
 
 @contextmanager
 def served(folder):
-    """Serve the files of ``folder`` over HTTP on loopback; yield the address."""
+    """Serve ``folder`` over HTTP on loopback; yield the address."""
     handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
@@ -39,7 +39,7 @@ def served(folder):
 
 
 def fetch(resources, mirror, data, log, *, code=0):
-    """Fetch MNIST from a mirror into the folder ``data`` as docs/data.md says; return the output."""
+    """Download MNIST from a mirror to the folder ``data`` as in docs/data.md; return the output."""
     with served(mirror) as url:
         program = SCRIPT.format(replaced={"mirrors": [url], "resources": resources})
         flags = ["--dataset", "mnist", "--download", "--data-dir", str(data), "--dry-run"]
@@ -47,7 +47,7 @@ def fetch(resources, mirror, data, log, *, code=0):
 
 
 def small_mnist(folder):
-    """Write what a mirror of MNIST holds; return its files and their checksums."""
+    """Write the files of an MNIST mirror; return them and their checksums."""
     folder.mkdir()
     resources = []
     for path in write_mnist(folder.with_name("whole"), train=30, test=20).iterdir():

@@ -1,4 +1,4 @@
-"""The same global batches give the same weights, however many ranks share them and whatever reduces them.
+"""The same global batches give the same weights for any number of ranks and any backend.
 
 The model has no dropout and no batch norm. Dropout draws from (seed, step, rank), so other ranks drop other units;
 batch norm looks at a rank's own samples, so its statistics are of smaller batches.
@@ -16,7 +16,7 @@ from trainer.model.small import MLP
 
 WORLDS = [("forked", 1), ("torchrun", 2), ("forked", 3), ("forked", 4), ("horovodrun", 2), ("mpirun", 2)]
 LIMITS = {"float32": 1e-6, "float64": 1e-12}
-# 1,438 samples in batches of 479 leave one sample for the last step of an epoch: most ranks then have none.
+# 1,438 samples in batches of 479 leave one sample for an epoch's last step, so most ranks have none.
 FLAGS = [
     *("--arch", "mlp", "--optimizer", "sgd", "--momentum", "0.9", "--lr", "0.05", "--clip-grad", "1.0"),
     *("--batch-size", "479", "--grad-accum-steps", "2", "--max-steps", "20", "--no-figures", "--amp", "none"),
@@ -25,7 +25,7 @@ FLAGS = [
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Return the folder of all runs; that of one process, and one of our own launcher, are started as users do."""
+    """Return the folder of all runs; single-process and spawn runs start as users start them."""
     folder = tmp_path_factory.mktemp("worlds")
     for dtype in LIMITS:
         (folder / dtype).mkdir()
@@ -59,7 +59,7 @@ def test_weights_after_20_steps_agree_between_all_worlds(dtype, runs, table):
 
 @pytest.mark.core
 def test_a_bare_torch_loop_gives_the_same_weights(tmp_path):
-    """Hold the trainer against twenty lines of plain torch on the same batches."""
+    """Compare the trainer with twenty lines of plain torch on the same batches."""
     flags = ["--arch", "mlp", "--optimizer", "sgd", "--momentum", "0.9", "--lr", "0.05", "--schedule", "constant"]
     flags += ["--warmup-epochs", "0", "--weight-decay", "0.001", "--batch-size", "479", "--dtype", "float64"]
     train("single", 1, tmp_path / "run", *flags, "--crop-padding", "0", "--epochs", "2", "--no-figures")

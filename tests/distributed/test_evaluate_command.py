@@ -1,4 +1,4 @@
-"""``trainer evaluate``: what the run itself found at its end, on any number of ranks, and not a trace in its folder."""
+"""``trainer evaluate`` gives the run's own final results on any number of ranks, and does not change its folder."""
 
 import json
 import os
@@ -16,11 +16,11 @@ FLAGS = ["--epochs", "2", "--val-fraction", "0.2031", "--val-batch-size", "50", 
 COMMAND = ["-m", "trainer", "evaluate", "--backend"]
 RANKS = (1, 2, 3)
 TOLERANCE = 1e-6
-"""Of the loss, which is summed in another order on another number of ranks."""
+"""Tolerance of the loss: the order of its sum depends on the number of ranks."""
 
 
 def evaluate(launcher, ranks, *words, log):
-    """Evaluate by a launcher, and return the output."""
+    """Evaluate with a launcher and return the output."""
     start = launch_words(launcher, ranks, program=COMMAND)
     if launcher == "spawn":
         start = [*TRAINER, "evaluate", "--nproc-per-node", str(ranks)]
@@ -28,14 +28,14 @@ def evaluate(launcher, ranks, *words, log):
 
 
 def own(run):
-    """Return what the run recorded of its last evaluation: its numbers, and its tables."""
+    """Return the numbers and tables of the run's last evaluation."""
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     last = [record for record in records if record["kind"] == "validation"][-1]
     return {name: last[name] for name in ("loss", "accuracy", "top5", "step")}, tables(run / "figures")
 
 
 def found(output):
-    """Return the same of an evaluation."""
+    """Return the numbers and tables of an evaluation."""
     result = json.loads((output / "evaluation.json").read_text())
     return {name: result[name] for name in ("loss", "accuracy", "top5", "step")}, tables(output)
 
@@ -45,7 +45,7 @@ def tables(folder):
 
 
 def tree(folder):
-    """Return what is in a folder, to the byte and the nanosecond."""
+    """Return a folder's files with their exact bytes and modification times."""
     return {
         path.relative_to(folder): (path.lstat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
         for path in [folder, *folder.rglob("*")]
@@ -62,7 +62,7 @@ def assert_same(run, output, *, exact):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Return a run with an average of its weights, for each number of ranks that trained it."""
+    """Return, for each number of ranks, a run with an average of its weights."""
     folder = tmp_path_factory.mktemp("runs")
     for ranks in RANKS:
         train("forked", ranks, folder / str(ranks), *FLAGS, "--ema-decay", "0.9")
@@ -70,7 +70,7 @@ def runs(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "way",  # ranks that trained, ranks that evaluate, by what
+    "way",  # training ranks, evaluating ranks, launcher
     [
         *((1, 1, "single"), (2, 2, "forked"), (3, 3, "forked")),
         (3, 1, "single"),
@@ -87,7 +87,7 @@ def test_it_finds_what_the_run_found(runs, way, tmp_path, table):
     difference = assert_same(run, tmp_path / "out", exact=ranks == trained and launcher != "horovodrun")
     assert tree(run) == before
     assert " average " in said
-    assert said.count("validation loss ") == 1  # rank 0 alone speaks
+    assert said.count("validation loss ") == 1  # only rank 0 prints
     result = json.loads((tmp_path / "out" / "evaluation.json").read_text())
     assert (result["ranks"], result["samples"]) == (ranks, 365)
     table(
@@ -147,7 +147,7 @@ def test_a_copied_checkpoint_is_evaluated_by_the_configuration_that_is_named(run
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    """Return a run on a folder of images, and that folder."""
+    """Return a run on a folder of images, and the folder."""
     folder = tmp_path_factory.mktemp("photos")
     generator = np.random.default_rng(0)
     for data, names in {"data": ("ant", "bee"), "other": ("ant", "cat"), "more": ("ant", "bee", "cat")}.items():

@@ -1,4 +1,4 @@
-"""When a rank dies or training diverges, all end within seconds, and no bad checkpoint comes of it."""
+"""If a rank dies or training diverges, all ranks end within seconds, and no bad checkpoint is saved."""
 
 import contextlib
 import errno
@@ -37,7 +37,7 @@ from support import (
 from trainer.data.make import write_aerial
 
 NO_SHARED_MEMORY = "unable to allocate shared memory"
-"""As torch says it."""
+"""torch's error message."""
 LONG = ["--epochs", "100000", "--log-interval", "1", "--no-figures"]
 
 
@@ -92,12 +92,12 @@ def test_two_runs_never_share_a_folder(tmp_path):
         assert_error(said, "folder-in-use", out, first.process.pid, socket.gethostname())
         first.process.terminate()
         assert first.wait() == 75
-    assert status(out)["reason"] == "signal"  # the second run left the first one's folder alone
-    assert f" folder-in-use: {out} " in verdict(out, 7)  # and said so to the job script
+    assert status(out)["reason"] == "signal"  # the second run did not change the first one's folder
+    assert f" folder-in-use: {out} " in verdict(out, 7)  # and reported it to the job script
 
 
 def trained_on(disk, options, *flags, prepare=":", log):
-    """Train on a file system that is mounted with options; return the output, and below it the exit code."""
+    """Train on a file system mounted with options; return the output, followed by the exit code."""
     disk.mkdir()
     run = shlex.join([*TRAINER, str(DIGITS), "--output-dir", str(disk / "run"), "--no-figures", *flags])
     script = f"mount -t tmpfs -o {options} none {disk}; {prepare}; {run}; echo exit $?; cat {disk}/run/verdict.1 || :"
@@ -131,7 +131,7 @@ def test_a_disk_without_room_for_a_checkpoint_is_reported_in_one_line(tmp_path, 
     (slug,) = slugs(last)
     assert slug in allowed
     assert_error(before, slug, os.strerror(errno.ENOSPC))
-    assert "step_" not in last  # there is no checkpoint
+    assert "step_" not in last  # no checkpoint exists
 
 
 def test_a_run_folder_that_becomes_read_only_ends_the_run_with_an_error_in_one_line(tmp_path):
@@ -140,8 +140,8 @@ def test_a_run_folder_that_becomes_read_only_ends_the_run_with_an_error_in_one_l
     out = disk / "run"
     run = shlex.join([*TRAINER, str(DIGITS), "--output-dir", str(out), *LONG, "--arch", "mlp"])
     wait = f"until grep -qs '\"step\": 50,' {out}/metrics.jsonl; do sleep 0.1; done"
-    # What is open for writing holds up an ordinary remount: so it comes as from a server, or a failing disk.
-    # A save that has begun since holds up this one, too.
+    # Files open for writing block an ordinary remount, so remount as a server or a failing disk would.
+    # A save that has started meanwhile also blocks this remount.
     remount = f"until mount -o remount,ro,bind {disk} 2>/dev/null; do sleep 0.01; done"
     script = f"mount -t tmpfs none {disk}; {run} & {wait}; mount --bind {disk} {disk}; {remount}"
     script += "; kill $!; wait $!; echo exit $?"
@@ -155,7 +155,7 @@ def test_a_run_folder_that_becomes_read_only_ends_the_run_with_an_error_in_one_l
 @pytest.mark.prove
 @pytest.mark.timeout(1800)
 def test_short_runs_of_four_ranks_end_with_0_each_time(tmp_path, table):
-    """Gloo ranks of torch 2.13 now and then abort at exit, if their group is not taken down with care."""
+    """Gloo ranks of torch 2.13 sometimes abort at exit if their group is not destroyed carefully."""
     runs = 40
     for number in range(runs):
         train("torchrun", 4, tmp_path / str(number), "--arch", "mlp", "--epochs", "1", "--no-figures")
@@ -224,7 +224,7 @@ def test_another_torchrun_replaces_a_killed_one(tmp_path, table):
 
 
 HEARS_HANGUP = ["env", "--default-signal=HUP"]
-"""Before a command, if the tests themselves run under nohup."""
+"""Words before a command, in case the tests themselves run under nohup."""
 
 
 def test_nohup_keeps_a_run_from_sighup(tmp_path):
@@ -241,7 +241,7 @@ def test_nohup_keeps_a_run_from_sighup(tmp_path):
 
 @pytest.mark.parametrize("moment", ["training", "joining"])
 def test_a_run_whose_terminal_is_closed_saves_and_ends(tmp_path, moment):
-    """It can no longer print, and must not wait for that."""
+    """The program can no longer print, and must not wait for it."""
     out = tmp_path / "run"
     words = [*HEARS_HANGUP, *TRAINER, str(DIGITS), "--output-dir", str(out), *LONG]
     ranks = {}
@@ -270,7 +270,7 @@ def test_a_run_whose_terminal_is_closed_saves_and_ends(tmp_path, moment):
 
 
 def maps(pid):
-    """Return the names of what the process has mapped into its memory."""
+    """Return the names of the files that the process has mapped."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
     return ""
@@ -338,7 +338,7 @@ def test_the_wait_for_a_missing_horovod_rank_ends_at_the_limit_or_at_a_signal(tm
 
 @pytest.fixture
 def photos(tmp_path):
-    """Return flags for a training on images that workers decode."""
+    """Return flags for training on images that workers decode."""
     write_aerial(tmp_path / "images", per_class=3, image_size=64, seed=0)
     flags = ["--dataset", "imagefolder", "--data-dir", str(tmp_path / "images"), "--arch", "mlp", "--batch-size", "4"]
     return [*flags, "--image-size", "128", "--workers", "1", *LONG]
@@ -414,7 +414,7 @@ def test_verifying_replicas_does_not_change_the_weights(tmp_path):
 
 @pytest.mark.prove
 def test_ranks_killed_for_memory_are_reported_with_the_limit_of_their_group(tmp_path, table):
-    """As root, in a control group of its own; version 1 or 2."""
+    """Needs root; uses a new control group, version 1 or 2."""
     top = Path("/sys/fs/cgroup")
     old = (top / "memory").is_dir()
     group = (top / "memory" if old else top) / f"slipway-{os.getpid()}"

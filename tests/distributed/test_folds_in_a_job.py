@@ -1,4 +1,4 @@
-"""A job whose script opens a session for each fold, in folders of their own: what its job script hears of them."""
+"""A job whose script opens a session per fold, in separate folders: the verdicts that reach its job script."""
 
 import json
 import os
@@ -29,7 +29,7 @@ esac
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Return the folder of a run that nothing has stopped."""
+    """Return the folder of an uninterrupted run."""
     folder = tmp_path_factory.mktemp("whole")
     output_of([sys.executable, str(SCRIPT), "whole"], folder / "log", RUN_DIR=str(folder))
     return folder
@@ -37,7 +37,7 @@ def whole(tmp_path_factory):
 
 @pytest.fixture
 def submitted(tmp_path):
-    """Return a function that starts the job, as Slurm does at first and after a requeue."""
+    """Return a function that starts the job as Slurm does, first and after a requeue."""
     (tmp_path / "bin").mkdir()
     for name, text in {"srun": SRUN, "scontrol": SCONTROL}.items():
         (tmp_path / "bin" / name).write_text(text)

@@ -1,4 +1,4 @@
-"""Scripts of Lightning, Fabric and Accelerate: stopped or killed, they resume and end as a run that was not."""
+"""Scripts with Lightning, Fabric and Accelerate: stopped or killed, they resume and end like an uninterrupted run."""
 
 import json
 import os
@@ -17,7 +17,7 @@ RANKS = [pytest.param(1, marks=pytest.mark.prove), 2]
 
 @contextmanager
 def saved_once(name, ranks, folder, *flags):
-    """Start a script, and yield it once it has saved."""
+    """Start a script and yield it after its first save."""
     with started(words(name, ranks, *flags), folder.with_suffix(".log"), RUN_DIR=str(folder)) as launch:
         launch.until(lambda: saved_step(folder) > 0, "checkpoint")
         yield launch
@@ -29,7 +29,7 @@ def seen(folder, rank):
 
 @pytest.fixture(scope="module")
 def whole_run(tmp_path_factory):
-    """Return a function that returns the folder of a run that went through, made when it is first asked for."""
+    """Return a function that returns the folder of an uninterrupted run, created at the first call."""
     folder = tmp_path_factory.mktemp("whole")
 
     def of(name, ranks):
@@ -42,7 +42,7 @@ def whole_run(tmp_path_factory):
 
 
 def killed_and_resumed(name, ranks, folder, *flags):
-    """Kill a run once it has saved, and resume it to its end; return the content of its folder and its last output."""
+    """Kill a run after it has saved and resume it to its end; return the content of its folder and its last output."""
     with saved_once(name, ranks, folder, *flags) as launch:
         launch.kill()
     said = finish(name, ranks, [], folder)

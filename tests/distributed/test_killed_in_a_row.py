@@ -1,4 +1,4 @@
-"""Scripts with a session: killed in a row by KILL, TERM and STOP, they end with the bytes of a run that was not.
+"""Scripts with a session: killed repeatedly by KILL, TERM and STOP, they end with the bytes of an uninterrupted run.
 
 Each script of tests/scripts/session is run whole, and again with kills at random moments, each of which the next
 attempt resumes from; SEED=N draws the same ones, as far as time allows. Compared are weights, states, metrics.jsonl
@@ -24,11 +24,11 @@ from support import INSIDE, ROOT, launch_words, started, status
 
 SEED = int(os.environ.get("SEED", secrets.randbelow(10**6)))
 FEW, MANY = 2, 10
-"""Kills of a run: in `make test`, and in `make prove`."""
+"""Kills per run, in `make test` and in `make prove`."""
 LIMIT = 120.0
 """Seconds that an attempt may take."""
 PACES = (1, 4, 16, 64)
-"""How much faster than the whole run those that are killed may train, on a machine that is busy at times."""
+"""Factor by which killed runs may train faster than the whole run, on a machine with varying load."""
 FEW_RUNS = [
     ("classifier", 1, "--workers 2 --persistent --accumulate 2"),
     ("classifier", 2, "--workers 1"),
@@ -47,9 +47,9 @@ TEN = {
     "lightning_example": "--epochs 30",
     "reference": "--epochs 12",
 }
-"""The shapes of scripts that people bring, for some seconds; each is in tests/scripts/plain, too, as it was before."""
+"""Typical user scripts that run for some seconds; tests/scripts/plain has each without a session."""
 INEXACT = ("lightning_example", 1)
-"""Without a DistributedSampler Lightning draws another order in each attempt: see below."""
+"""Without a DistributedSampler Lightning draws a new order in each attempt: see below."""
 MANY_RUNS = [
     *[(name, ranks, flags) for name, flags in TEN.items() for ranks in (1, 2) if (name, ranks) != INEXACT],
     ("classifier", 1, "--workers 2 --persistent --accumulate 2 --epochs 8"),
@@ -62,7 +62,7 @@ PRELOAD = {"accelerate_example": ["accelerate"], "lightning_example": ["lightnin
 
 
 class Case(NamedTuple):
-    """A script, and how often it is killed."""
+    """A script and its number of kills."""
 
     name: str
     ranks: int
@@ -78,13 +78,13 @@ def cases():
 
 
 class Whole(NamedTuple):
-    """A run that was not killed."""
+    """An uninterrupted run."""
 
     content: dict
     printed: list[str]
     step: int
     opening: float
-    """Seconds until the run folder was open."""
+    """Seconds until the run folder was opened."""
     training: float
     """Seconds from there to the end."""
 
@@ -132,7 +132,7 @@ def run_whole(runs):
 
 
 def kill(launch, runs, draw):
-    """Kill one rank, of which the launcher ends the others, or all at once."""
+    """Kill one rank, so that the launcher ends the others, or all ranks at once."""
     if runs.ranks > 1 and draw.random() < 0.5:
         with suppress(ProcessLookupError):  # it has just ended
             for victim in launch.rank_pids(draw.randrange(runs.ranks))[:1]:
@@ -149,14 +149,14 @@ def terminate(launch, runs, draw):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
     code = launch.wait(LIMIT)
-    if in_order and not is_done(runs.folder):  # else the signal came before its handler was set, or after
+    if in_order and not is_done(runs.folder):  # otherwise the signal came before its handler was set, or after the end
         assert code == (75 if runs.ranks == 1 else 0), launch.output
         assert status(runs.folder)["state"] == "stopped", launch.output
     launch.kill()
 
 
 def stop(launch, runs, _draw):
-    """Ask by the file STOP, as a user does who sees that the run trains."""
+    """Stop the run with the file STOP, like a user, while it trains."""
     while not is_open(launch) and launch.process.poll() is None:
         time.sleep(0.005)
     (runs.folder / "STOP").write_text("user")
@@ -173,18 +173,18 @@ WAYS = [kill, terminate, kill, terminate, stop]
 
 
 class Broken(NamedTuple):
-    """A run that was killed, and finished."""
+    """A run that was killed and then finished."""
 
     content: dict
     printed: list[str]
     steps: list[str]
-    """How it was killed, and the step from which it then continued."""
+    """How the run was killed, and the step from which it then continued."""
     slugs: set[str]
-    """Of the warnings and errors of all attempts."""
+    """Slugs of the warnings and errors of all attempts."""
 
 
 def run_broken(runs, whole, ways, draw, pace):
-    """Kill a run in each of the ways, in an order and at moments that are drawn, and finish it.
+    """Kill a run in each of the ways, in random order and at random moments, and finish it.
 
     ``pace`` is how fast it is expected to train, of the whole one's: a run that is faster is done before all kills.
     """
@@ -201,7 +201,7 @@ def run_broken(runs, whole, ways, draw, pace):
                 deadline = time.monotonic() + left * whole.training / pace
                 while time.monotonic() < deadline and ahead() > 0:
                     time.sleep(0.005)
-            else:  # it has come further than that: before it trains, or soon after
+            else:  # it is past that point: kill it before it trains, or soon after
                 time.sleep(draw.uniform(0, 2 * whole.opening))
             if launch.process.poll() is None:
                 way(launch, runs, draw)
@@ -215,7 +215,7 @@ def run_broken(runs, whole, ways, draw, pace):
 
 
 def killed_in_a_row(case, ways, folder, table):
-    """Run a script whole, and killed, again and again until one run was killed as often as asked; return them all."""
+    """Run a script uninterrupted, then killed, until one run has the requested number of kills; return all runs."""
     draw = random.Random(f"{SEED} {case}")
     whole, broken = run_whole(Runs(case, folder / "whole")), []
     for pace in PACES:
@@ -236,13 +236,13 @@ def test_a_run_that_is_killed_ends_as_one_that_is_not(case, tmp_path, table):
         assert differences(whole.content, each.content) == []
         assert {*each.printed} == {*whole.printed}
         assert each.printed[-1:] == whole.printed[-1:]
-    assert len(broken[-1].steps) == case.kills  # else even the last was done too early
+    assert len(broken[-1].steps) == case.kills  # otherwise even the last run ended too early
 
 
 @pytest.mark.prove
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_lightning_stopped_in_mid_epoch_trains_as_many_steps(ranks, tmp_path, table):
-    """Its loops begin the loader anew, and it saves no generators: the table has what differs by that."""
+    """Its loops restart the loader, and it does not save generators: the table lists the resulting differences."""
     case = Case("lightning_example", ranks, TEN["lightning_example"], MANY)
     whole, broken = killed_in_a_row(case, WAYS, tmp_path, table)
     found = differences(whole.content, broken[-1].content)

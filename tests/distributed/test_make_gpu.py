@@ -1,4 +1,4 @@
-"""`make gpu`: what it leaves if a part fails or hangs, and if it is stopped or killed in the middle."""
+"""`make gpu`: its results if a part fails or hangs, and if it is stopped or killed."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def test_hangs():
 
 @pytest.fixture
 def checkout(tmp_path):
-    """Yield a copy of what `make gpu` reads, in which the part `start` consists of tests that a test writes."""
+    """Yield a copy of the files that `make gpu` reads; the calling test writes the tests of the part `start`."""
     copy = tmp_path / "checkout"
     for name in ("build", "bench", "src", "containers", "tests/gpu"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -43,7 +43,7 @@ def checkout(tmp_path):
     for path in (ROOT / "tests").glob("*.py"):
         shutil.copy(path, copy / "tests")
     yield copy
-    for pid in left(copy):  # of a test that has failed
+    for pid in left(copy):  # left by a failed test
         os.kill(pid, signal.SIGKILL)
 
 
@@ -63,7 +63,7 @@ def start(checkout, content, *flags):
 
 
 def part(checkout):
-    """Return the part's place in the table; an empty one before there is any."""
+    """Return the part's entry in the table; an empty one before the table exists."""
     try:
         return json.loads((checkout.parent / "out" / "gpu.json").read_text())["parts"][0]
     except FileNotFoundError:
@@ -82,7 +82,7 @@ def until(condition, seconds=240):
 
 
 def left(checkout):
-    """Return the processes of the run, by the folder for temporary files in their environment."""
+    """Return the run's processes, identified by TMPDIR in their environment."""
     wanted = f"TMPDIR={checkout.parent / 'tmp'}".encode()
     within = wanted + b"/"
     found = []

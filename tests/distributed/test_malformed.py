@@ -1,4 +1,4 @@
-"""Files of a run that are damaged in random ways: each program answers in a line, or goes on, and none hangs."""
+"""Randomly damaged files of a run: each program reports a one-line error or continues, and none hangs."""
 
 import json
 import re
@@ -16,7 +16,7 @@ DRIVER = ROOT / "tests" / "malformed.py"
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """Return a folder with a configuration, and the run of it."""
+    """Return a folder with a configuration and its run."""
     folder = tmp_path_factory.mktemp("malformed")
     config = folder / "mine.toml"
     text = DIGITS.read_text().replace('"mnist-cnn"', '"mlp"')
@@ -28,7 +28,7 @@ def finished(tmp_path_factory):
 @pytest.mark.parametrize("count", [60, pytest.param(1000, marks=[pytest.mark.prove, pytest.mark.timeout(7200)])])
 def test_malformed_files_are_answered_in_a_line(finished, tmp_path, table, count):
     folder = shutil.copytree(finished, tmp_path / "copy", symlinks=True)
-    words = [sys.executable, str(DRIVER), str(folder), str(count), str(count)]  # the seed differs, too
+    words = [sys.executable, str(DRIVER), str(folder), str(count), str(count)]  # the seed differs too
     done = subprocess.run(words, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
     cases = [json.loads(line) for line in done.stdout.splitlines()]
@@ -41,7 +41,7 @@ def test_malformed_files_are_answered_in_a_line(finished, tmp_path, table, count
 
 
 def problem(case):
-    """Return what is wrong with how a program has answered; "" if nothing is."""
+    """Return the fault in a program's response; "" if there is none."""
     said, code = case["said"], case["code"]
     last = (said.strip().splitlines() or [""])[-1]
     if code not in {0, 1, 2, 78}:

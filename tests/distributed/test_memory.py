@@ -11,10 +11,10 @@ from support import last_step, training
 from trainer.data.make import write_aerial
 
 ENDS = (5_000, 15_000, 25_000)
-"""Steps between which memory is read; before the first, what is needed once is built up. The median counts: garbage
-waits for its collection, and rank 0 holds a checkpoint twice while it is written."""
+"""Steps between which memory is measured; earlier steps allocate one-time memory. The median counts, because garbage
+waits for collection, and rank 0 holds a checkpoint twice while it is written."""
 GROWTH = 3 << 20
-"""Bytes that a process may take: 315 a step. Without a known leak, medians differ by up to 1.8 MB."""
+"""Bytes by which a process may grow: 315 per step. Without a known leak, medians differ by up to 1.8 MB."""
 FLAGS = [
     *("--dataset", "imagefolder", "--image-size", "16", "--resized-crop", "--flip", "--workers", "1", "--arch", "mlp"),
     *("--batch-size", "4", "--epochs", "100000", "--log-interval", "100", "--no-figures"),
@@ -22,7 +22,7 @@ FLAGS = [
 
 
 def resident(pid):
-    """Return the bytes that a process holds; private pages alone also grow as those of a fork cease to be shared."""
+    """Return the memory of a process in bytes; private pages alone also grow when a fork's pages cease to be shared."""
     return int(re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(encoding="utf-8"))[1]) << 10
 
 

@@ -1,4 +1,4 @@
-"""Each switch works in a real run, stopped and resumed half-way; whole combinations are the user's."""
+"""Each option works in a real run that is resumed half-way; combinations are up to the user."""
 
 import json
 import pty
@@ -18,9 +18,9 @@ EVERYWHERE = {
     "label smoothing": ["--label-smoothing", "0.1"],
     "tensorboard": ["--tensorboard"],
 }
-"""Options that no backend sees: one process is enough."""
+"""Options that do not affect the backend: one process is enough."""
 OVERFLOWS = ["--optimizer", "sgd", "--lr", "0.01", "--arch", "resnet18", "--batch-size", "8"]
-"""Of which the gradients overflow with the loss scale of the first steps."""
+"""Options whose gradients overflow with the loss scale of the first steps."""
 TOGETHER = {
     "none": [],
     "float32": ["--amp", "none", "--no-channels-last"],
@@ -39,7 +39,7 @@ TOGETHER = {
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Return the folder of whole and resumed runs with each option, those of a world in one start of its ranks."""
+    """Return the folder of uninterrupted and resumed runs with each option, one start of the ranks per world size."""
     folder = tmp_path_factory.mktemp("options")
     for launcher, ranks, options in (("single", 1, EVERYWHERE), ("forked", 2, TOGETHER)):
         trainings = {}
@@ -74,7 +74,7 @@ def test_the_start_is_recorded_by_part_on_the_ranks_that_are_named(runs):
     assert path.name == "start.rank1.json"
     found = json.loads(path.read_text())
     assert found["rank"] == 1
-    # Its process has trained before: it has imported all, and joined the other ranks.
+    # Its process has trained before, so it has imported everything and joined the other ranks.
     assert [*found["seconds"]] == ["run folder", "data", "model", "checkpoint", "first step"]
     lines = [json.loads(line) for line in (run / "goodput.jsonl").read_text().splitlines()]
     [start] = [line["start"] for line in lines if "start" in line]
@@ -100,11 +100,11 @@ def test_horovod_sends_gradients_as_16_bit_floats(tmp_path):
     full, half = (weights(tmp_path / name / "checkpoints" / "latest") for name in ("full", "half"))
     difference = max(float((full[name] - half[name]).abs().max()) for name in full)
     assert 0 < difference < 1e-2
-    """Rounded on the wire, and close all the same."""
+    """Gradients are rounded for communication; the weights are close nevertheless."""
 
 
 def write_images(folder, count, *, train):
-    """Write images of two classes, of which the first ``train`` are for training."""
+    """Write images of two classes; the first ``train`` are for training."""
     for number in range(count):
         part = folder / ("train" if number < train else "val") / ("dark" if number % 2 else "bright")
         part.mkdir(parents=True, exist_ok=True)
@@ -130,7 +130,7 @@ def test_too_many_bad_validation_images_end_a_run_that_is_saved(tmp_path):
     (tmp_path / "images" / "val" / "dark" / "13.png").write_bytes(b"not an image")
     flags = ["--dataset", "imagefolder", "--data-dir", str(tmp_path / "images"), "--image-size", "32", "--arch", "mlp"]
     flags += ["--batch-size", "6", "--epochs", "1", "--no-figures", "--resume", "auto"]
-    for _ in range(2):  # at the end of the epoch, and when the run that is complete is evaluated again
+    for _ in range(2):  # at the end of the epoch, and when the complete run is evaluated again
         said = train("single", 1, tmp_path / "run", *flags, code=1)
         assert_error(said, "too-many-bad-images", "1 of 8 ")
         assert status(tmp_path / "run")["state"] == "failed"
@@ -146,7 +146,7 @@ def test_a_terminal_shows_a_progress_bar(tmp_path, capfd):
 
 
 def test_a_run_that_began_from_another_one_is_requeued_and_resumes_its_own_checkpoint(tmp_path):
-    """The job script asks for the same --resume PATH on each attempt; the progress since must not be lost."""
+    """The job script passes the same --resume PATH in each attempt; progress since then must not be lost."""
     begun, out = tmp_path / "begun", tmp_path / "run"
     train("single", 1, begun, "--max-steps", "3", *FLAGS)
     for steps in ("5", "7"):

@@ -1,4 +1,4 @@
-"""Means over ranks, and what rank 0 alone may call."""
+"""Means over ranks, and calls that only rank 0 may make."""
 
 import json
 import time
@@ -26,7 +26,7 @@ def test_a_mean_over_ranks_is_the_same_wherever_the_run_was_stopped(tmp_path):
     read = [(folder / "means.jsonl").read_text().splitlines() for folder in (whole, broken)]
     assert read[0] == read[1]
     assert len(read[0]) == 3
-    for folder in (whole, broken):  # the metric of the last step came from rank 0 alone, behind the loop
+    for folder in (whole, broken):  # only rank 0 set the last step's metric, after the loop
         manifest = json.loads((folder / "checkpoints" / "best" / "manifest.json").read_text())
         assert (manifest["position"]["epoch"], manifest["metric"]["name"]) == (3, "loss")
         assert manifest["metric"]["value"] == json.loads(read[0][2])[2]

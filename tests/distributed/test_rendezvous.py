@@ -1,4 +1,4 @@
-"""Ranks that a job script starts itself, one process each: they meet where its variables say, and nowhere else."""
+"""Ranks that a job script starts, one process each: they meet only at the address in its variables."""
 
 import re
 import socket
@@ -25,10 +25,10 @@ def test_they_meet_at_master_addr_and_port_and_listen_on_that_address_alone(tmp_
     port = free_port()
     with ExitStack() as stack:
         env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        # The second rank is planned but not started at first: rank 0 waits, and its store can be looked at.
+        # The second rank is not started at first: rank 0 waits, so its store can be inspected.
         first = stack.enter_context(rank_of(2, 0, tmp_path, **env))
         first.until(lambda: listening(port), "the store")
-        # 127.0.0.1 as the kernel writes it; 00000000 would be all interfaces
+        # 127.0.0.1 in the kernel's notation; 00000000 would be all interfaces
         assert listening(port) == {"0100007F"}
         second = stack.enter_context(rank_of(2, 1, tmp_path, **env))
         assert (first.wait(), second.wait()) == (0, 0)
@@ -36,12 +36,12 @@ def test_they_meet_at_master_addr_and_port_and_listen_on_that_address_alone(tmp_
 
 
 def listening(port):
-    """Return the IPv4 addresses on which a socket listens at ``port`` (proc(5), net/tcp)."""
+    """Return the IPv4 addresses with a listening socket at ``port`` (proc(5), net/tcp)."""
     return {address for address, number, _ in listeners() if number == port}
 
 
 def listeners(net=Path("/proc/net")):
-    """Yield address, port and inode of each TCP socket that listens."""
+    """Yield address, port and inode of each listening TCP socket."""
     for table in ("tcp", "tcp6"):
         for line in (net / table).read_text().splitlines()[1:]:
             row = line.split()
@@ -57,7 +57,7 @@ from trainer.__main__ import main
 torch_distributed.FIRST_WARNING_SECONDS, torch_distributed.WARNING_INTERVAL_SECONDS = 1, 0.5
 sys.exit(main())
 """
-"""The trainer, which says after a second, not after half a minute, that it waits."""
+"""The trainer, modified to report after a second, not half a minute, that it waits."""
 
 
 def test_a_rank_that_waits_for_rank_0_says_where(tmp_path):
@@ -83,7 +83,7 @@ def test_they_meet_at_a_file_on_a_shared_disk(tmp_path):
 
 
 def test_a_torchrun_on_each_of_two_machines_trains_as_one_of_two_ranks_does(tmp_path):
-    """As docs/guide.md has it: started by hand, with the number of the machine; here both are this one."""
+    """As in docs/guide.md: started manually with the machine's number; here both are this machine."""
     flags = ["--max-steps", "10", "--no-figures"]
     train("torchrun", 2, tmp_path / "one", *flags)
     page = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
@@ -107,7 +107,7 @@ def test_a_missing_address_is_named(tmp_path):
 
 
 def test_a_port_in_use_is_named_as_the_job_script_expects(tmp_path):
-    """It then starts the ranks again at another port (port_was_taken)."""
+    """The job script then restarts the ranks at another port (port_was_taken)."""
     library = (ROOT / "jobscripts" / "lib" / "launch.bash").read_text(encoding="utf-8")
     pattern = re.search(r'grep --quiet "(port: .*EADDRINUSE)"', library)[1]
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -137,6 +137,6 @@ def listening_of(pid):
     """Return the IPv4 addresses on which process ``pid`` listens."""
     links = set()
     for link in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(OSError):  # it has just been closed
+        with suppress(OSError):  # just closed
             links.add(str(link.readlink()))
     return {address for address, _, inode in listeners(Path(f"/proc/{pid}/net")) if f"socket:[{inode}]" in links}

@@ -1,4 +1,4 @@
-"""A run that was killed and resumed ends with the very bytes of the run that was not."""
+"""A run that was killed and resumed ends with exactly the bytes of the uninterrupted run."""
 
 import json
 import re
@@ -28,7 +28,7 @@ def test_killed_twice_and_resumed_is_bitwise_the_uninterrupted_run(launcher, ran
         with training(launcher, ranks, broken, *flags, "--resume", "auto") as launch:
             launch.until(lambda step=step: last_step(broken) >= step, f"step {step}")
             mapped = Path(f"/proc/{launch.rank_pid(0)}/maps").read_text() if ranks > 1 else ""
-            assert "/checkpoints/" not in mapped  # files of the checkpoint that was resumed
+            assert "/checkpoints/" not in mapped  # files of the resumed checkpoint
             launch.kill()
         killed.append(last_step(broken))
     assert killed[1] < EPOCHS * STEPS_PER_EPOCH
@@ -54,7 +54,7 @@ import slipway.rng.permutation
 slipway.rng.permutation.LARGE = 100
 runpy.run_module("trainer", run_name="__main__", alter_sys=True)
 """
-"""Runs a trainer that takes the digits for a large data set: it draws their order by another version."""
+"""A trainer that treats the digits as a large data set: it uses another version of the sample order."""
 
 
 def test_a_resumed_run_keeps_the_version_of_its_order_of_samples(tmp_path):
@@ -75,7 +75,7 @@ def test_a_resumed_run_keeps_the_version_of_its_order_of_samples(tmp_path):
     ids=["float32", "bf16"],
 )
 def test_a_resumed_run_keeps_what_auto_decided_at_its_beginning(flags, amp, channels_last, tmp_path):
-    """Whatever the hardware of this machine would decide for a new run: one of the two is something else here."""
+    """Independent of this machine's choice for a new run: one of the two differs from it."""
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     common = [*FLAGS, "--max-steps", "20"]
     train("forked", 2, whole, *common, *flags)

@@ -1,4 +1,4 @@
-"""What a run leaves on disk, seen from outside: by the command line, the files, and the exit codes."""
+"""The files of a run, tested from outside: with the command line, the files and the exit codes."""
 
 import json
 import os
@@ -15,13 +15,13 @@ SHORT = ["--arch", "mlp", "--epochs", "2", "--no-figures"]
 
 
 def snapshot(folder):
-    """Return the bytes of every file below ``folder``, by its name."""
+    """Return the bytes of all files below ``folder``, by name."""
     return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """Return the folder of a run that is done, at step 46."""
+    """Return the folder of a run that finished at step 46."""
     out = tmp_path_factory.mktemp("finished") / "run"
     train("single", 1, out, *SHORT)
     return out
@@ -97,7 +97,7 @@ def test_a_disk_that_is_full_for_a_while_loses_checkpoints_and_no_record(tmp_pat
         mount -t tmpfs -o size=8m none {disk}
         "$@" & trainer=$!
         until grep -q '"step": 30,' {out}/metrics.jsonl; do kill -0 $trainer || exit; sleep 0.1; done
-        until [ -e {tmp_path}/room ]; do  # again and again: a checkpoint that fails gives its room back
+        until [ -e {tmp_path}/room ]; do  # repeatedly: a failed checkpoint frees its space
             kill -0 $trainer || exit
             cat /dev/zero >>{disk}/filler
             sleep 0.1
@@ -133,7 +133,7 @@ def data(config):
     POOL.submit(int).result()
     return digits(config)
 """
-"""A data set whose module leaves a thread that is no daemon, as libraries for object stores do."""
+"""A data set whose module leaves a non-daemon thread, like libraries for object stores."""
 
 
 @pytest.mark.parametrize(("flags", "code"), [((), 0), (("--lr", "1e30"), 1)])

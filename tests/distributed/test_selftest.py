@@ -1,4 +1,4 @@
-"""`--selftest` on real ranks: healthy under every launcher, and what it says of faults planted in one of them."""
+"""`--selftest` on real ranks: healthy under every launcher, and its reports of faults planted in one rank."""
 
 import re
 import shutil
@@ -81,7 +81,7 @@ def test_other_threads_on_one_node(tmp_path):
 
 
 def throttle(launches):
-    """Let the second rank run for a twentieth of the time only, from the moment that both are about to measure."""
+    """Limit the second rank to a twentieth of the CPU time, from the moment that both start to measure."""
     first, second = launches
     first.until((first.log.parent / "run").exists, "the run folder, which is made right before")
     while second.process.poll() is None:

@@ -1,4 +1,4 @@
-"""Scripts with a session: signals to all of their processes, other numbers of ranks, what is refused."""
+"""Scripts with a session: signals to all processes, other numbers of ranks, and errors."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from slipway.base.slugs import SLUGS
 from support import launch_words, output_of, started, status, verdict
 
 EPOCH = 400
-"""Steps of an epoch that a test has time to stop within."""
+"""Steps in an epoch, enough for a test to stop within it."""
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ EPOCH = 400
     ids=str,
 )
 def test_a_signal_to_all_processes_stops_in_good_order(context, number, tmp_path):
-    """Workers, some just being started, do not die of it: those of the first epoch, then those of its validation."""
+    """Loader workers survive it, even during start: those of the first epoch, then those of its validation."""
     draw = random.Random(f"{context} {number}")
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     flags = ["--epochs", "2", "--samples", str(8 * EPOCH), "--workers", "2", "--context", context]

@@ -1,4 +1,4 @@
-"""``--nproc-per-node`` from the outside: where it cannot fork, and when a signal comes."""
+"""``--nproc-per-node`` tested from outside: if it cannot fork, and on signals."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from support import TRAINER, digest, started, train
 
 FLAGS = ["--arch", "mlp", "--epochs", "2", "--no-figures"]
 THREAD = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
-"""Of a sitecustomize: with another thread in the process, ranks are not forked."""
+"""A sitecustomize that starts a thread, so that ranks are not forked."""
 SLOW = """
 import os, time
 from trainer.data.base import InMemoryDataset
@@ -30,7 +30,7 @@ def data(config):
 
 
 def with_module(folder, name, text):
-    """Return PYTHONPATH, with a module of this text."""
+    """Return a PYTHONPATH with a module of this text."""
     (folder / f"{name}.py").write_text(text)
     return os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
 
@@ -44,7 +44,7 @@ def test_ranks_that_are_not_forked_train_likewise(tmp_path):
 
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory):
-    """Return a run on a data set whose validation part can be slow, and PYTHONPATH with its module."""
+    """Return a run on a data set whose validation part can be slow, and a PYTHONPATH with its module."""
     folder = tmp_path_factory.mktemp("slow")
     path = with_module(folder, "slow", SLOW)
     train("single", 1, folder / "run", *FLAGS, "--dataset", "slow:data", PYTHONPATH=path)
@@ -59,5 +59,5 @@ def test_a_signal_ends_an_evaluation_at_once(slow, tmp_path, number):
         launch.until(lambda: launch.output.count("fetching") == 2, "both ranks")
         began = time.monotonic()
         os.kill(launch.process.pid, number)
-        assert launch.wait() == 128 + signal.SIGTERM  # which the ranks get
+        assert launch.wait() == 128 + signal.SIGTERM  # the launcher passes it to the ranks
     assert time.monotonic() - began < 300

@@ -1,4 +1,4 @@
-"""A model in stages trains as the whole model does: on several ranks, and killed at any moment."""
+"""A model in stages trains like the whole model: on several ranks, and if it is killed at any moment."""
 
 import random
 import time

@@ -1,4 +1,4 @@
-"""Asked to stop, all ranks save at the same step and end in good order; --resume auto finishes the run."""
+"""On a stop request all ranks save at the same step and end cleanly; --resume auto finishes the run."""
 
 import itertools
 import json
@@ -12,13 +12,13 @@ from support import digest, last_step, status, train, training, verdict
 from trainer.data.make import write_aerial
 
 LONG = ["--epochs", "100000", "--schedule", "constant", "--log-interval", "1", "--no-figures"]
-# A model whose checkpoint of about 100 MB takes long enough to be hit by a signal while it is written.
+# A model with a 100 MB checkpoint, which takes long enough to send a signal during the write.
 SLOW_SAVE = [
     *("--dataset", "synthetic", "--synthetic-shape", "3", "64", "64", "--synthetic-samples", "64"),
     *("--synthetic-classes", "10", "--arch", "mlp", "--batch-size", "16", "--checkpoint-interval", "2"),
 ]
 LAUNCHERS = {"torchrun": 0, "spawn": 75, "horovodrun": 0, "mpirun": 0}
-"""Each launcher and the exit code of a planned stop: only our own passes 75 on."""
+"""Each launcher and its exit code after a planned stop: only spawn passes 75 through."""
 
 
 def ask(launch, out, how):
@@ -54,7 +54,7 @@ EACH_ONCE = {
     ("horovodrun", "SIGUSR1"),
     ("mpirun", "SIGTERM"),
 }
-"""Each launcher and each way to stop it; `make prove` takes all their pairs."""
+"""Pairs that cover each launcher and each way to stop it; `make prove` runs all pairs."""
 CORE = ("torchrun", "STOP user")
 
 
@@ -94,7 +94,7 @@ def test_all_ranks_save_and_end_and_the_run_goes_on_later(launcher, how, tmp_pat
 
 @pytest.mark.parametrize(("launcher", "ranks", "code"), [("single", 1, 75), ("forked", 2, 0)])
 def test_with_loader_workers_a_run_ends_when_it_is_stopped_and_when_it_is_done(tmp_path, launcher, ranks, code):
-    """The workers pass over SIGTERM, by which Python's exit ends workers: it would wait for them for ever."""
+    """The workers ignore SIGTERM, with which Python's exit ends workers, so it would wait for them forever."""
     folder, out = tmp_path / "images", tmp_path / "run"
     write_aerial(folder, per_class=5, image_size=16, seed=0)
     flags = ["--dataset", "imagefolder", "--data-dir", str(folder), "--image-size", "16", "--workers", "2"]

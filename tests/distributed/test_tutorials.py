@@ -15,7 +15,7 @@ CONFIGS = ROOT / "configs"
 
 @pytest.fixture(scope="module")
 def aerial(tmp_path_factory):
-    """Return a folder that make-data wrote: 42 images to train on, and 21 to validate on."""
+    """Return a folder written by make-data, with 42 training images and 21 validation images."""
     folder = tmp_path_factory.mktemp("data") / "aerial"
     words = [*TRAINER, "make-data", "aerial", str(folder), "--per-class", "3"]
     output_of(words, folder.with_name("log"))

@@ -1,4 +1,4 @@
-"""jobscripts/lib/sitecustomize.py: scripts of other launchers as ranks of torchrun."""
+"""jobscripts/lib/sitecustomize.py: scripts for other launchers run as torchrun's ranks."""
 
 import os
 import re
@@ -37,7 +37,7 @@ exit "$code"
 
 
 def run(script, folder, *, ranks=2, per_node=2):
-    """Run a script as a job does, in ``folder``; return exit code, output, ranks, and the sizes that were recorded."""
+    """Run a script like a job, in ``folder``; return exit code, output, ranks, and the recorded world sizes."""
     logs = folder / "logs" / "1"
     logs.mkdir(parents=True)
     words = launch_words("torchrun", ranks, program=[str(SCRIPTS / script)])[:-1]

@@ -1,4 +1,4 @@
-"""A model of which some steps leave parameters out, on some ranks or on all, trains as it does in one process."""
+"""A model whose steps leave parameters unused, on some or all ranks, trains as in one process."""
 
 import pytest
 
@@ -15,7 +15,7 @@ LIMIT = 1e-12
 
 
 def difference(first, second):
-    """Return the largest difference of a weight of two runs."""
+    """Return the largest difference between weights of two runs."""
     one, other = (weights(run / "checkpoints" / "latest") for run in (first, second))
     assert one.keys() == other.keys()
     return max(float((one[name] - other[name]).abs().max()) for name in one)
@@ -34,7 +34,7 @@ def test_two_ranks_train_it_as_one_process_does(extra, tmp_path):
 
 @pytest.mark.horovod
 def test_horovod_needs_no_switch_for_it(tmp_path):
-    """It sends zeros for them: without weight decay and momentum, which act on zeros too, that is the same."""
+    """The backend reduces zeros for them: the same without weight decay and momentum, which also act on zeros."""
     flags = [*FLAGS, *SGD, "--weight-decay", "0"]
     train("single", 1, tmp_path / "one", *flags, **TESTS)
     train("horovodrun", 2, tmp_path / "two", *flags, **TESTS)
@@ -43,6 +43,6 @@ def test_horovod_needs_no_switch_for_it(tmp_path):
 
 def test_without_the_switch_the_error_names_it(tmp_path):
     said = train("spawn", 2, tmp_path / "run", *FLAGS, code=78, **TESTS)
-    assert set(slugs(said)) == {"unused-parameters"}  # of one rank, or of both
+    assert set(slugs(said)) == {"unused-parameters"}  # from one rank, or from both
     assert_names(said, "--find-unused-parameters")
     assert "Traceback" not in said

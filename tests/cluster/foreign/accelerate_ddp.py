@@ -1,4 +1,4 @@
-"""Accelerate as its quick tour shows it; on nodes without GPUs the job tells it to join the ranks."""
+"""Accelerate as in its quick tour; on nodes without GPUs the job sets the variables with which it joins the ranks."""
 
 import torch
 from accelerate import Accelerator

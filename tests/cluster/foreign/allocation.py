@@ -1,4 +1,4 @@
-"""What Slurm has given to the step of a rank: a line of JSON for each."""
+"""Print the Slurm allocation of each rank's job step as a JSON line."""
 
 import json
 import os

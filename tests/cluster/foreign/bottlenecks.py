@@ -1,4 +1,4 @@
-"""Data sets and a model with a bottleneck that is known: for tests of the advice of ``trainer report``."""
+"""Data sets and models with a known bottleneck, for tests of the advice of ``trainer report``."""
 
 import time
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ SAMPLES = 8192
 
 @dataclass(frozen=True)
 class Slow:
-    """A data set whose samples take ``seconds`` each to come; as if read from files, unless ``in_memory``."""
+    """A data set whose samples take ``seconds`` each to load, as if from files unless ``in_memory``."""
 
     data: InMemoryDataset
     seconds: float
     in_memory: bool = False
 
     def __getattr__(self, name):
-        if name == "data":  # not there yet: a worker process is making this object
+        if name == "data":  # not set yet: a worker process is creating this object
             raise AttributeError(name)
         return getattr(self.data, name)
 
@@ -35,7 +35,7 @@ class Slow:
 
 
 def images(config):
-    """Return noise in two classes, of the size of MNIST's digits."""
+    """Return noise in two classes, in the size of MNIST's digits."""
     labels = torch.arange(SAMPLES + 64) % 2
     pictures = torch.randint(0, 128, (SAMPLES + 64, 1, 28, 28), dtype=torch.uint8)
     pictures[labels == 0] += 100
@@ -67,7 +67,7 @@ def slow_in_memory(config):
 
 
 def _computing(model):
-    """Return ``model``, of which a step takes 150 ms more, as on a device of its own: two CPUs may be one core."""
+    """Return ``model`` with steps that take 150 ms more, by sleeping, because two CPUs may share one core."""
     model.register_forward_pre_hook(lambda *_: time.sleep(0.15))
     return model
 
@@ -83,7 +83,7 @@ def many_weights(shape, classes):
 
 
 def waits_for_others(shape, classes):
-    """Return a model whose backward pass takes 100 ms more where there are several ranks."""
+    """Return a model whose backward pass takes 100 ms more with several ranks."""
     model = few_weights(shape, classes)
 
     def wait(_):

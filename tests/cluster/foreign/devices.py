@@ -1,4 +1,4 @@
-"""Which GPUs a rank of a model in two stages takes: a line of JSON for each.
+"""Print the GPUs of each rank of a two-stage model as a JSON line.
 
 There is no GPU here: torch is told that it sees those of CUDA_VISIBLE_DEVICES, and the trainer chooses among them.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "src"))  # of this checkout, whatever is installed
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "src"))  # from this checkout, whatever is installed
 
 from slipway.base.environment import read_environment
 from trainer.config.settings import Launch, ModelConfig, Settings

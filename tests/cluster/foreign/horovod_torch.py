@@ -1,4 +1,4 @@
-"""Horovod as its documentation shows it."""
+"""Horovod as in its documentation."""
 
 import horovod.torch as hvd
 import torch

@@ -1,4 +1,4 @@
-"""Lightning as its introduction shows it. It wants to be told how many nodes there are, and how many ranks on each."""
+"""Lightning as in its introduction. It requires the number of nodes and of ranks per node."""
 
 import os
 

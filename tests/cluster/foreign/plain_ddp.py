@@ -1,4 +1,4 @@
-"""PyTorch DDP as a tutorial shows it."""
+"""PyTorch DDP as in a tutorial."""
 
 import gc
 
@@ -20,5 +20,5 @@ for _ in range(200):
     optimizer.step()
 if dist.get_rank() == 0:
     print(f"{dist.get_world_size()} ranks, final loss {loss.item():.4f}")
-gc.collect()  # or ranks of torch 2.13 now and then abort at exit over Gloo
+gc.collect()  # otherwise ranks of torch 2.13 sometimes abort at exit with Gloo
 dist.destroy_process_group()

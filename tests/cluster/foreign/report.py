@@ -1,4 +1,4 @@
-"""What a rank sees of its job: a line of JSON for each, with the world that it really formed."""
+"""Print each rank's view of its job as a JSON line, with the world that it really formed."""
 
 import gc
 import json
@@ -7,7 +7,7 @@ import sys
 
 
 def world():
-    """Join the world that the launcher made, and return its size, this rank and what connects the ranks."""
+    """Join the launcher's world and return its size, this rank and the backend."""
     if "HOROVOD_SIZE" in os.environ or "TRAINER_MPI" in os.environ:
         import horovod.torch as hvd
         import torch
@@ -23,7 +23,7 @@ def world():
     total = torch.ones(1)
     dist.all_reduce(total)
     rank = dist.get_rank()
-    gc.collect()  # or ranks of torch 2.13 now and then abort at exit over Gloo
+    gc.collect()  # otherwise ranks of torch 2.13 sometimes abort at exit with Gloo
     dist.destroy_process_group()
     return int(total.item()), rank, "ddp"
 

@@ -1,4 +1,4 @@
-"""A model and a data set for the trainer. An epoch takes seconds, of which next to none are computing."""
+"""A model and a data set for the trainer. An epoch takes seconds, with almost no computation."""
 
 import time
 
@@ -12,7 +12,7 @@ TRAINING, VALIDATION = 960, 320
 
 
 class SlowDataset(InMemoryDataset):
-    """Takes its time to fetch."""
+    """A data set with slow fetches."""
 
     def fetch(self, ids, draws):
         time.sleep(SECONDS_PER_IMAGE * len(ids))
@@ -20,7 +20,7 @@ class SlowDataset(InMemoryDataset):
 
 
 def net(shape, classes):
-    """Return a model whose checkpoints of 10 MB take a while to be saved."""
+    """Return a model with checkpoints of 10 MB, which take some time to save."""
     channels, height, width = shape
     inputs, hidden = channels * height * width, 900
     layers = [nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, classes)]
@@ -28,7 +28,7 @@ def net(shape, classes):
 
 
 def noise(config):
-    """Return random images and labels, from which there is always something left to learn."""
+    """Return random images and labels, whose loss never reaches zero."""
     draw, count = torch.Generator().manual_seed(0), TRAINING + VALIDATION
     images = torch.randint(0, 256, (count, 1, 8, 8), generator=draw, dtype=torch.uint8)
     labels = torch.randint(0, 10, (count,), generator=draw)

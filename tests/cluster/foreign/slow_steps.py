@@ -1,4 +1,4 @@
-"""A training whose steps take time and no computing, for ``slipway.Session``.
+"""Training with ``slipway.Session`` whose steps take time but no computation.
 
 Where STOPWATCH names a file, rank 0 notes in it what begins when: lines WHAT SECONDS_SINCE_1970.
 """
@@ -30,7 +30,7 @@ torch.manual_seed(0)
 inputs = torch.randn(320, 8)
 data = TensorDataset(inputs, inputs.sum(1, keepdim=True))
 loader = DataLoader(data, batch_size=8, sampler=Sampler(data))
-model = DistributedDataParallel(nn.Linear(8, 1), find_unused_parameters=True)  # then resuming is exact
+model = DistributedDataParallel(nn.Linear(8, 1), find_unused_parameters=True)  # makes resuming exact
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 
 with Session(model=model, optimizer=optimizer, log_interval=1) as session:
