@@ -80,7 +80,7 @@ def examples(place: Path) -> Pass:
 
 
 def script(place: Path) -> Pass:
-    """Load images likewise, from ``slipway.PackedImages``."""
+    """Load images the same, from ``slipway.PackedImages``."""
     from slipway import PackedImages
 
     return over(PackedImages(place / "photos.zip", transform=standard_transforms()))

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Generated from src/slipway/base/contract.py by build/generate: do not edit. The settings of all
-# job scripts, and what each may be; docs/contract.md describes them.
+# job scripts and their valid values; docs/contract.md describes them.
 readonly SETTINGS=(
     USE_CONTAINER
     BACKEND
@@ -40,7 +40,7 @@ readonly SETTINGS=(
     SLIPWAY_BASE_IMAGE
     SLIPWAY_BUILD_ARGS
 )
-# Those that name a file or a folder, relative to the folder of submission.
+# Settings that name a file or a folder, relative to the submission folder.
 readonly PATH_SETTINGS=(
     SLIPWAY_IMAGE
     SLIPWAY_VENV
@@ -54,7 +54,7 @@ readonly PATH_SETTINGS=(
     SLIPWAY_WHEELHOUSE
     SLIPWAY_NCCL_PATH
 )
-# Extended regular expressions of the whole value.
+# Extended regular expressions that match the whole value.
 declare -Ar SETTING_PATTERN=(
     [USE_CONTAINER]='^[01]$'
     [BACKEND]='^(ddp|horovod|single)$'
@@ -132,7 +132,7 @@ declare -Ar SETTING_EXPECTED=(
     [SLIPWAY_BASE_IMAGE]='text on one line'
     [SLIPWAY_BUILD_ARGS]='text on one line'
 )
-# Variables with the prefix that are no settings.
+# Variables with the prefix that are not settings.
 readonly OTHER_VARIABLES=(
     SLIPWAY_CACHE
     SLIPWAY_CLIENT

@@ -87,7 +87,7 @@ def test_without_the_file_or_the_folder_nothing_is_asked(tmp_path):
     assert read_stop_file(tmp_path / "gone") == (Reason.NONE, "")
 
 
-ANSWER = "\ninterrupted: the run will be saved behind this step; the third interrupt ends it at once\n"
+ANSWER = "\ninterrupted: saving after this step; the third interrupt ends the process at once\n"
 
 
 @pytest.mark.parametrize(

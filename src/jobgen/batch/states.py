@@ -14,7 +14,7 @@ from jobgen.jobs.runs import Run
 from jobgen.schedulers import queue_of
 
 MAX_CLOCK_SKEW = 2
-"""Seconds by which the file server's clock may lag behind this machine's clock."""
+"""Seconds by which the file server's clock may be slower than this machine's."""
 State = Literal["missing", "waiting", "running", "done", "failed"]
 E = TypeVar("E", bound=SetEntry)
 

@@ -49,7 +49,7 @@ SIGNALS = {
 
 MAX_GRACEFUL_SIGINTS = 2
 """Number of SIGINTs that count as requests to stop; the next one ends the process at once."""
-HEARD = b"\ninterrupted: the run will be saved behind this step; the third interrupt ends it at once\n"
+HEARD = b"\ninterrupted: saving after this step; the third interrupt ends the process at once\n"
 
 
 class StopRequest:

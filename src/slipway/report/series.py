@@ -107,7 +107,7 @@ class Metrics:
 
 
 def _record(line: bytes) -> dict[str, Any] | None:
-    """Return the record in a line; None if it is not a valid record."""
+    """Return the record of one line; None if it is not a valid record."""
     with contextlib.suppress(ValueError, RecursionError):
         try:
             record = msgspec.json.decode(line)

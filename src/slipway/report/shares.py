@@ -27,7 +27,7 @@ class Shares(NamedTuple):
     seconds_per_step: float
     """Time of an optimizer step without its wait for data: the median of the records, robust against slow moments."""
     seconds_per_batch: float
-    """Time of an optimizer step with its wait for data, likewise the median."""
+    """Median time of an optimizer step with its wait for data."""
 
     @property
     def total(self) -> float:

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class Choice(NamedTuple):
-    """Cuts of a model, with the measurements behind them."""
+    """Cuts of a model, with the measurements they are based on."""
 
     cuts: list[str]
     """Submodules with which the stages begin, except for the first stage."""
