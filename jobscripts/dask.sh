@@ -10,7 +10,7 @@
 # Continue:     bash RUN_DIR/job.sh resumes from the newest checkpoint, on any number of nodes and
 #               GPUs, with the settings and arguments of the first start unless new ones are given.
 # Terms:        An attempt is one launch of the ranks; the attempts of a run are numbered from 1.
-#               RUN_DIR/verdict.N is the line in which rank 0 records how attempt N ended.
+#               RUN_DIR/verdict.N is rank 0's one-line record of how attempt N ended.
 #               slipway.Session is a Python class: a script that uses it saves, stops and resumes as
 #               the trainer does.
 # Nodes:        SLIPWAY_NODES jobs of one node each, which run a Dask worker, as node_request below
@@ -19,11 +19,11 @@
 #               this script or its Dask process is killed. Only if both are lost with the machine, a
 #               pending job stays in the queue; it ends 15 s after its start.
 # Shared disk:  All files go to RUN_DIR, SLIPWAY_OUTPUT/dask-DATE-HOST-PID (mode 700): about 70
-#               small files, 10 more per attempt and 1 per node with GPUs; logs (stderr.log: at most
-#               20 MB per attempt); and the three newest checkpoints and the best one, 3 or 4 files
-#               each, together at most 4 times the size of the model's weights. Nothing deletes
-#               RUN_DIR: `rm -r RUN_DIR` when the run has ended. A user script can write other
-#               files.
+#               small files, 10 more per attempt and 1 per node with GPUs; logs (stderr.log: about
+#               20 MB per attempt at most); and the three newest checkpoints and the best one, 3 or
+#               4 files each, together at most 4 times the size of the model's weights. Nothing
+#               deletes RUN_DIR: `rm -r RUN_DIR` when the run has ended. A user script can write
+#               other files.
 # Local disks:  One folder per node, SLIPWAY_LOCAL_DISK/slipway-DATE-HOST-PID.RANDOM (mode 700), for
 #               temporary files (TMPDIR) and compiler caches: below 1 MB with configs/digits.toml,
 #               more with torch.compile; with SLIPWAY_STAGE=1 also copies of image and data. Removed
@@ -44,11 +44,10 @@
 #               nodes; SLIPWAY_VENV with Dask (pip install dask-jobqueue cryptography) on a disk
 #               that all share, also with USE_CONTAINER=1; Apptainer 1.1 with USE_CONTAINER=1.
 # Privileges:   None: no root, no sudo, no daemon. The script downloads only what you request: data
-#               by the trainer's --download, an image from a registry. Dask's connections are
-#               encrypted; they need the key in RUN_DIR/logs/N/dask (mode 600, created for this
-#               attempt). The ranks listen on ports of the nodes without authentication, as PyTorch
-#               does: on MASTER_PORT of the first node (from 20000 on, or yours), and on others that
-#               NCCL and Gloo choose.
+#               by the trainer's --download. Dask's connections are encrypted; they need the key in
+#               RUN_DIR/logs/N/dask (mode 600, created for this attempt). The ranks listen on ports
+#               of the nodes without authentication, as PyTorch does: on MASTER_PORT of the first
+#               node (from 20000 on, or yours), and on others that NCCL and Gloo choose.
 # Your script:  SLIPWAY_SCRIPT=my_train.py runs it instead of the trainer, with the same launch and
 #               with RUN_DIR and DATA set. lib/sitecustomize.py sets the variables that scripts of
 #               other launchers expect; SLIPWAY_ADAPT=0 disables that (docs/guide.md). It saves,
@@ -232,7 +231,7 @@ request_nodes                     # -> nodes, head_node, world_size: the nodes t
 make_scratch                      # -> scratch: a new private folder on each local disk
 stage_to_local_disk               # -> image, data: copies on local disks if SLIPWAY_STAGE=1
 build_local_venv                  # -> venv: on each local disk if SLIPWAY_VENV=local
-bind_paths=(                      # paths of the host that the container sees under the same names
+bind_paths=(                      # host paths in the container, besides the home folder
     "$PWD"
     "$RUN_DIR"
     "$SLIPWAY_LOCAL_DISK"
@@ -243,7 +242,7 @@ container=(apptainer run --no-eval --pwd="$PWD" --nv "${binds[@]}" "$image")
 use_container --nv                # empties container with USE_CONTAINER=0; no --nv on CPUs
 export_rank_environment           # exports thread counts, cache folders and the plan
 choose_program "$@"               # -> program: the trainer or your script
-choose_rendezvous                 # exports MASTER_ADDR and MASTER_PORT
+choose_rendezvous                 # exports MASTER_ADDR; each launch exports MASTER_PORT
 preflight                         # checks every node before the launch
 save_job_script "$@"              # writes RUN_DIR/job.sh, which resumes the run
 

@@ -10,14 +10,14 @@
 # Continue:     bash RUN_DIR/job.sh resumes from the newest checkpoint, on any number of ranks, with
 #               the settings and arguments of the first start unless new ones are given.
 # Terms:        An attempt is one launch of the ranks; the attempts of a run are numbered from 1.
-#               RUN_DIR/verdict.N is the line in which rank 0 records how attempt N ended.
+#               RUN_DIR/verdict.N is rank 0's one-line record of how attempt N ended.
 #               slipway.Session is a Python class: a script that uses it saves, stops and resumes as
 #               the trainer does.
 # Restart:      If a rank dies, this script starts all ranks again, at most SLIPWAY_MAX_RESTARTS
 #               times.
 # Shared disk:  All files go to RUN_DIR, SLIPWAY_OUTPUT/ddp-DATE-PID (mode 700): about 70 small
-#               files, 10 more per attempt; logs (stderr.log: at most 20 MB per attempt); and the
-#               three newest checkpoints and the best one, 3 or 4 files each, together at most 4
+#               files, 10 more per attempt; logs (stderr.log: about 20 MB per attempt at most); and
+#               the three newest checkpoints and the best one, 3 or 4 files each, together at most 4
 #               times the size of the model's weights. Nothing deletes RUN_DIR: `rm -r RUN_DIR` when
 #               the run has ended. A user script can write other files.
 # Local disk:   One folder, SLIPWAY_LOCAL_DISK/slipway-DATE-PID.RANDOM (mode 700), for temporary
@@ -32,8 +32,8 @@
 #               done; 75 stopped, can be continued; 78 change the settings first; any other code:
 #               failed.
 # Privileges:   None: no root, no sudo, no daemon. The script downloads only what you request: data
-#               by the trainer's --download, an image from a registry. torchrun listens on a port of
-#               this machine (MASTER_PORT), on all interfaces, without authentication.
+#               by the trainer's --download. torchrun listens on a port of this machine
+#               (MASTER_PORT), on all interfaces, without authentication.
 # Your script:  SLIPWAY_SCRIPT=my_train.py runs it instead of the trainer, with the same launch and
 #               with RUN_DIR and DATA set. lib/sitecustomize.py sets the variables that scripts of
 #               other launchers expect; SLIPWAY_ADAPT=0 disables that (docs/guide.md). With
@@ -176,7 +176,7 @@ open_run_folder                   # -> RUN_DIR, attempt; makes RUN_DIR/logs/ATTE
 make_scratch                      # -> scratch: a new private folder on each local disk
 stage_to_local_disk               # -> image, data: copies on local disks if SLIPWAY_STAGE=1
 build_local_venv                  # -> venv: on each local disk if SLIPWAY_VENV=local
-bind_paths=(                      # paths of the host that the container sees under the same names
+bind_paths=(                      # host paths in the container, besides the home folder
     "$PWD"
     "$RUN_DIR"
     "$SLIPWAY_LOCAL_DISK"
@@ -188,7 +188,7 @@ use_container --nv                # empties container with USE_CONTAINER=0; no -
 count_ranks                       # -> ranks_per_node, world_size: one per GPU, or two on CPUs
 export_rank_environment           # exports thread counts, cache folders and the plan
 choose_program "$@"               # -> program: the trainer or your script
-choose_rendezvous                 # exports MASTER_ADDR and MASTER_PORT
+choose_rendezvous                 # exports MASTER_ADDR; each launch exports MASTER_PORT
 preflight                         # checks every node before the launch
 save_job_script "$@"              # writes RUN_DIR/job.sh, which resumes the run
 

@@ -12,6 +12,7 @@ from jobgen.base.job import BUILDS, Job
 from jobgen.base.shell import COLUMNS, one_line, quote
 from jobgen.render.launch import backends
 from jobgen.render.template import fill
+from jobgen.runtimes import container_of
 from jobgen.schedulers import TORCHRUN, Scheduler
 from slipway.base.contract import VERSION
 
@@ -22,7 +23,7 @@ REQUEUES = (
     (
         "a death leaves too few nodes",
         "this script: {command}",
-        "SLIPWAY_MAX_REQUEUES times, if a restart remains and this node starts a process",
+        "SLIPWAY_MAX_REQUEUES times, if a restart remains and the first node starts a process",
     ),
     (
         "time limit",
@@ -38,6 +39,7 @@ BY_ITSELF = (
 BY_HAND = "Never by this script: it prints the command that continues the run."
 NOTHING: Mapping[str, List[str]] = MappingProxyType({})
 NEVER = ("time limit, or too few nodes", "nothing: the log shows the command that continues the run", "")
+IMAGE = ", an image from a registry"
 DOWNLOADS = "; on each node the pinned packages, if SLIPWAY_VENV=local without SLIPWAY_WHEELHOUSE"
 BUILT = {
     "image": "The image SLIPWAY_IMAGE: 0.5 GB (SLIPWAY_VARIANT=cpu), 3.1 GB (cuda) or 4.1 GB (cuda12). It replaces an "
@@ -70,10 +72,11 @@ def contract(job: Job, scheduler: Scheduler, values: Dict[str, str]) -> str:
         return _entries(fill("building_header.txt", {**values, **given}))
     differing = scheduler.contract.sentences() if scheduler.has_queue else {}
     torchrun = "torchrun" in values["launch"]
-    patience = " (torchrun gives them 30 s)" if torchrun else ""
+    patience = "; torchrun ends them after 30 s" if torchrun else ""
     sentences = {f"contract_{name}": text.replace(TORCHRUN, patience) for name, text in differing.items()}
     watching = WATCHING.format(where="" if scheduler.one_machine else " of each node")
     tables = _tables(job, scheduler) if scheduler.has_queue else {}
+    runtime = container_of(job.site.container)
     return _entries(
         fill(
             scheduler.header,
@@ -85,7 +88,7 @@ def contract(job: Job, scheduler: Scheduler, values: Dict[str, str]) -> str:
                 "ports": _ports(job, scheduler),
                 "any_nodes": "one node" if job.spec.backend == "single" else "any number of nodes and GPUs",
                 "mode": "750" if job.site.group_readable else "700",
-                "downloads": DOWNLOADS if job.site.downloads else "",
+                "downloads": ("" if runtime.runs_sif else IMAGE) + (DOWNLOADS if job.site.downloads else ""),
                 "arguments": " [options of the trainer]" if scheduler.takes_arguments else "",
                 "requeue": _requeue(job, scheduler),
             },
@@ -140,7 +143,10 @@ def _ports(job: Job, scheduler: Scheduler) -> str:
         return f"{on}on those that Open MPI {'and NCCL choose' if job.gpus_per_node else 'chooses'}."
     others = ["NCCL"] * bool(job.gpus_per_node) + ["Gloo"] + ["Horovod's rendezvous server"] * ("horovod" in names)
     listed = f"{', '.join(others[:-1])} and {others[-1]} choose" if len(others) > 1 else f"{others[0]} chooses"
-    return f"{on}on MASTER_PORT of the first node (from 20000 on, or yours), and on others that {listed}."
+    return (
+        f"{on}on MASTER_PORT of the first node (the first free one from 20000 + job number modulo 10000 on, or yours), "
+        f"where a test server listens during the preflight, and on others that {listed}."
+    )
 
 
 def origin(job: Job) -> str:

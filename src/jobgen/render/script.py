@@ -155,7 +155,7 @@ def _calls(job: Job, scheduler: Scheduler) -> List[Call]:
         probe = launcher_of(job.launcher).mpi_probe
         rows.append((command(["check_mpi", *probe]), "exports the launcher's MPI, which the preflight compares"))
     elif spec.backend != "single":
-        rows.append(("choose_rendezvous", "exports MASTER_ADDR and MASTER_PORT"))
+        rows.append(("choose_rendezvous", "exports MASTER_ADDR; each launch exports MASTER_PORT"))
     rows.append(("preflight", "checks every node before the launch"))
     rows.append(('save_job_script "$@"', "writes RUN_DIR/job.sh, which resumes the run"))
     return rows
@@ -230,7 +230,7 @@ def _container(job: Job, runs: str) -> List[Call]:
         container = f"container=(\n{words}\n)"
     drop = f"; no {command(gpu_options(job))} on CPUs" if gpu_options(job) else ""
     return [
-        ("bind_paths=(", "paths of the host that the container sees under the same names"),
+        ("bind_paths=(", "host paths in the container, besides the home folder"),
         *((f"    {quote(path)}", "") for path in paths),
         (")", ""),
         ("set_binds", "-> binds: options for these paths, the script or configuration, and the data"),

@@ -73,15 +73,15 @@ RESTARTED = """\
     restarted=$(find -- "$run_dir/logs/" -path "*/job" -mtime -30 -exec grep --quiet \\
         --line-regexp "pbs $job_id\\( ${PBS_JOBID#*.}\\)\\?" {} \\; -printf 1 -quit 2>/dev/null) || :"""
 CONTRACT = Contract(
-    stop="qdel JOB: the ranks get SIGTERM and save within the site's kill_delay@{torchrun}. The job ends and is not "
-    "requeued.",
+    stop="qdel JOB: the ranks get SIGTERM and save; PBS kills them after the site's kill_delay@{torchrun}. The job "
+    "ends and is not requeued.",
     log="PBS's log goes to the folder of submission.",
     scratch="JOB",
     remains="A folder that stays (see Clean-up) is removed by the run's next attempt on that node, or by the site's "
     "epilogue: `rm -rf SLIPWAY_LOCAL_DISK/slipway-JOB.*` (of task 1 of array 12, JOB is 12_1).",
     clean_up=(
         ("training ends, time limit, qdel", "stays", "removed", "removed"),
-        ("SIGKILL first (kill_delay over)", "stays", "stays", "stays"),
+        ("SIGKILL before that (kill_delay)", "stays", "stays", "stays"),
         ("the first node dies", "stays", "stays", "stays"),
         ("another node dies", "stays", "removed", "stays on that node"),
     ),

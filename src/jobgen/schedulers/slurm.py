@@ -65,25 +65,30 @@ if [[ $script == */slurm_script ]]; then # a copy; Command= has the original pat
         script=$0 # no record, or the script was read from standard input
 fi"""
 CONTRACT = Contract(
-    stop="scancel JOB: the ranks get SIGTERM and save within the site's KillWait@{torchrun}. The job ends and is not "
-    "requeued.",
+    stop="scancel JOB: the ranks get SIGTERM and save; Slurm kills them after the site's KillWait@{torchrun}. The job "
+    "ends and is not requeued.",
     log="Slurm's log goes to the folder of submission.",
     scratch="$SLURM_JOB_ID",
-    remains="A folder that stays (see Clean-up) is removed by the run's next attempt on that node, or by the site's "
-    "epilog: `rm -rf SLIPWAY_LOCAL_DISK/slipway-$SLURM_JOB_ID.*` (docs/sites.md).",
+    remains="A folder that stays (see Clean-up) is removed by the run's next attempt on that node, by the site's "
+    "epilog, or by you on that node: `rm -rf SLIPWAY_LOCAL_DISK/slipway-$SLURM_JOB_ID.*` (docs/sites.md).",
     clean_up=(
         ("training ends, time limit", "stays", "removed", "removed"),
         ("scancel, preemption", "stays", "removed", "removed by a job step (watch_scratch.sh)"),
-        ("SIGKILL first (KillWait over)", "stays", "stays", "stays"),
+        ("SIGKILL before that (KillWait)", "stays", "stays", "stays"),
         ("the first node dies", "stays", "stays", "stays"),
         ("another node dies", "stays", "removed", "stays on that node"),
     ),
     restarts=(
         ("Slurm reports a node failure before ranks fail", "Slurm (--requeue)", "no limit"),
-        ("preemption, no grace time", "Slurm (REQUEUE)", "no limit"),
-        ("preemption, grace time", "not requeued", "send_user_signal: as a time limit"),
         (
-            "SIGTERM in a requeued job's first minute",
+            "the first node dies, in a job with --no-kill (for spare nodes)",
+            "guard.sh on another node: scontrol requeue",
+            "SLIPWAY_MAX_REQUEUES times, then scancel",
+        ),
+        ("preemption, no grace time", "Slurm (REQUEUE)", "no limit"),
+        ("preemption, grace time", "not requeued", "with send_user_signal treated like the time limit"),
+        (
+            "stray SIGTERM in a requeued job's first minute",
             "this script",
             "SLIPWAY_MAX_REQUEUES times",
         ),
