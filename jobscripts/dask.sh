@@ -239,7 +239,7 @@ bind_paths=(                      # host paths in the container, besides the hom
 # -> binds: options for these paths, the script or configuration, and the data
 set_binds
 container=(apptainer run --no-eval --pwd="$PWD" --nv "${binds[@]}" "$image")
-use_container --nv                # empties container with USE_CONTAINER=0; no --nv on CPUs
+trim_container_command --nv       # empties container with USE_CONTAINER=0; no --nv on CPUs
 export_rank_environment           # exports thread counts, cache folders and the plan
 choose_program "$@"               # -> program: the trainer or your script
 choose_rendezvous                 # exports MASTER_ADDR; each launch exports MASTER_PORT

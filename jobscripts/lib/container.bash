@@ -160,10 +160,10 @@ set_binds() {
     [ "$USE_CONTAINER" = 0 ] || set_bind_options
 }
 
-# use_container GPU_OPTION...: empty `container` if USE_CONTAINER is 0. If SLIPWAY_DEVICE is cpu,
-# remove each GPU_OPTION from it, because runtimes warn about missing GPUs.
+# trim_container_command GPU_OPTION...: empty `container` if USE_CONTAINER is 0. If SLIPWAY_DEVICE
+# is cpu, remove each GPU_OPTION from it, because runtimes warn about missing GPUs.
 # shellcheck disable=SC2120 # a runtime without GPU options is called without arguments
-use_container() {
+trim_container_command() {
     local word words=()
     [ "$USE_CONTAINER" = 1 ] || container=()
     [ "$SLIPWAY_DEVICE" = cpu ] || return 0

@@ -77,7 +77,7 @@ exclude_nodes() {
 
 # terminate_leftover_ranks: end the ranks that a killed mpirun has left on healthy_nodes. Its
 # daemons end and send SIGTERM to the processes that they have started, but not all of those end.
-# The ranks have 15 s to save. (Overrides the default in restart.bash.)
+# The ranks have 15 s to save. (Overrides the default in leftovers.bash.)
 terminate_leftover_ranks() {
     ! launch_crashed || wait_for_verdict 15
     terminate_ranks "$job_id.$run_mark.*" # of all attempts: an excluded node may respond again

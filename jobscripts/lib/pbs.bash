@@ -151,7 +151,7 @@ job_has_ended() {
 
 # nodes_out_of_service SECONDS NODE...: print those of the nodes that the server reports as down or
 # unreachable, as lines NODE STATE. A node that is only offline still runs its jobs. (Overrides the
-# default in restart.bash.)
+# default in healthy_nodes.bash.)
 nodes_out_of_service() {
     timeout --kill-after=5 "$1" pbsnodes -a | awk -v asked="${*:2}" '
         BEGIN {

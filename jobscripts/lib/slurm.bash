@@ -225,7 +225,7 @@ handle_stop_signal() {
 # requeued after a node failure can get that signal as it starts. The signal counts as stray if it
 # came in the first STRAY_SECONDS and before a session began, and if Slurm neither ends nor preempts
 # this job. Queries Slurm only once, because KillWait may be running. (Overrides the default in
-# launch.bash.)
+# signals.bash.)
 signal_is_stray() {
     local record
     [ -n "${restarted:-}" ] && [ -n "${sigterm_at:-}" ] && ((sigterm_at < STRAY_SECONDS)) &&
@@ -262,7 +262,7 @@ resubmit() {
 # cancel_leftover_steps: kill the ranks that a killed srun has left. They are in job steps with this
 # run's name. Steps with other names belong to a user, such as a shell by `srun --overlap --pty`, or
 # to another run in this job. From now on new steps overlap, because on a node that does not respond
-# scancel hangs and the old step keeps its cores. (Overrides the default in restart.bash.)
+# scancel hangs and the old step keeps its cores. (Overrides the default in leftovers.bash.)
 cancel_leftover_steps() {
     local step name
     export_to_ranks SLURM_OVERLAP=1
@@ -274,7 +274,7 @@ cancel_leftover_steps() {
 }
 
 # terminate_earlier_ranks: do nothing, because Slurm ends all steps of a job that it requeues.
-# (Overrides the default in restart.bash.)
+# (Overrides the default in leftovers.bash.)
 terminate_earlier_ranks() {
     :
 }
@@ -317,7 +317,7 @@ stop_scratch_watch() {
 # node, and so this script, has died. guard.sh then requeues the job, or cancels it if
 # SLIPWAY_MAX_REQUEUES is reached. Sets guard, the process of its srun; guard_node; and heartbeat, a
 # descriptor that stops the heartbeat when this script ends. (Overrides the default in
-# restart.bash.)
+# leftovers.bash.)
 start_guard() {
     local node act=(scancel "$job_id") count
     [ -z "${interactive:-}" ] && [ "${SLIPWAY_SPARES:-0}${SLIPWAY_SHRINK:-0}" != 00 ] || return 0
@@ -350,7 +350,7 @@ start_guard() {
     guard=$!
 }
 
-# stop_guard: stop the guard, if there is one. (Overrides the default in restart.bash.)
+# stop_guard: stop the guard, if there is one. (Overrides the default in leftovers.bash.)
 stop_guard() {
     [ -n "${guard:-}" ] || return 0
     kill "$guard" 2>/dev/null || :
@@ -359,7 +359,7 @@ stop_guard() {
 }
 
 # nodes_out_of_service SECONDS NODE...: print those of the nodes that Slurm reports as down, drained
-# or not responding, as lines NODE STATE. (Overrides the default in restart.bash.)
+# or not responding, as lines NODE STATE. (Overrides the default in healthy_nodes.bash.)
 nodes_out_of_service() {
     sh "$lib/nodes_down.sh" "$@"
 }

@@ -27,7 +27,7 @@ ssh_node() {
 
 # terminate_leftover_ranks: wait for, then kill, the ranks on healthy_nodes. After a remote shell
 # has died, the other side ends its ranks itself (remote_script), and they hold their GPUs until
-# then. The ranks have 15 s to save. (Overrides the default in restart.bash.)
+# then. The ranks have 15 s to save. (Overrides the default in leftovers.bash.)
 terminate_leftover_ranks() {
     terminate_ranks "${launch_id:-}" 15
 }

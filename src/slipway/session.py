@@ -21,7 +21,7 @@ from slipway.dist.existing_group import require_joined
 from slipway.rng.seeding import Purpose
 from slipway.run.identity import as_seed
 from slipway.run.run import Policy, Run, Stopped
-from slipway.script.adapter import Script
+from slipway.script.adapter import SessionProgram
 from slipway.script.arguments import as_number, require_iterable, whole_number
 from slipway.script.loops import Batches, open_loops
 from slipway.script.notices import announce
@@ -202,7 +202,7 @@ class Session:
             )
             require_peeked_position(opened.folder.path, opened.found.position, opened.comm)
             models, optimizers = self._objects["model"].values(), self._objects["optimizer"].values()
-            self._script = Script(
+            self._script = SessionProgram(
                 opened,
                 optimizers=[*optimizers],
                 scalers=self._objects["scaler"].values(),

@@ -79,7 +79,13 @@ def test_no_expected_text_is_left_over():
 def test_expected_and_committed_texts_hold_every_part():
     texts = "\n".join(path.read_text() for path in [*EXPECTED.iterdir(), *COMMITTED])
     parts = ["#SBATCH", "#PBS", "srun --", '"${mpirun[@]}"', "ssh_each_node 0", "--mpi=pmix", "torchrun --nnodes"]
-    parts += ["use_container --nv", "use_container --rocm", "finish requeue", "finish chain", "finish none"]
+    parts += [
+        "trim_container_command --nv",
+        "trim_container_command --rocm",
+        "finish requeue",
+        "finish chain",
+        "finish none",
+    ]
     parts += [f"launch_{backend}()" for backend in ("ddp", "horovod", "single")]
     parts += ["load_modules 1", "--gpus-per-task=", "srun_node_by_node", "SLIPWAY_DEVICES_PER_RANK:=2"]
     parts += ["build_image", "build_venv", "choose_container", "--selftest"]

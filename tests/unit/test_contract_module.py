@@ -156,7 +156,7 @@ def test_every_file_of_a_run_folder_that_the_library_names_is_one_of_the_contrac
 
 
 def test_every_state_that_the_library_reads_is_a_verdict():
-    text = (LIB / "launch.bash").read_text(encoding="utf-8")
+    text = (LIB / "finish.bash").read_text(encoding="utf-8")
     cases = text.partition("\nfinish() {")[2].partition("\nesac")[0].partition("case $state in")[2].partition("esac")[0]
     states = set(re.findall(r"(?m)^        ([a-z-]+(?: \| [a-z-]+)*)\)", cases))
     found = {state for words in states for state in words.split(" | ")}

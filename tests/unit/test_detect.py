@@ -18,7 +18,7 @@ from jobgen.resolve.load import load
 from recorded import CLUSTERS, HOST, commands_of, login_node
 
 SHELLCHECK = ["shellcheck", "--norc", "--exclude=SC1090,SC1091,SC2015,SC2016,SC2034,SC2119,SC2120,SC2329"]
-"""As tests/golden checks the committed scripts; also, for a site without GPUs, use_container takes no option."""
+"""As for the committed scripts; also, for a site without GPUs, trim_container_command takes no option."""
 
 OUTCOMES = {
     "accounts-modules": (17, {"resume"}, set()),

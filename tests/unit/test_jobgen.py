@@ -196,7 +196,7 @@ class TestSettings:
                     f"\ncontainer_runtime={name} ",
                     f'\nsource "$lib/{library}.bash"\n',
                     '\n    "$PWD"\n    "$RUN_DIR"\n    "$SLIPWAY_LOCAL_DISK"\n    \'/a b\'\n)\n',
-                    f"\nuse_container{options}",
+                    f"\ntrim_container_command{options}",
                 ],
                 [],
             )

@@ -20,7 +20,7 @@ from torch.utils.data import (
 from messages import refused
 from slipway.base.environment import World
 from slipway.data.feed import ORDER, Feed
-from slipway.data.loading import Origin, Replay, Seeds, can_replay
+from slipway.data.loading import Origin, Seeds, SkippingSource, can_replay
 from slipway.data.sampler import Sampler, global_batches, share
 
 SAMPLES = 23
@@ -74,9 +74,9 @@ def batches(replay, *, skip=0, seed=1, world=ALONE, origin=BEGIN):
 def test_batches_after_a_position_are_the_same_in_a_resumed_pass(name, workers):
     data = Noisy()
     loader = DataLoader(data, **SAMPLERS[name](data), **workers)
-    whole = batches(Replay(loader))
+    whole = batches(SkippingSource(loader))
     torch.rand(7)
-    again = Replay(loader)
+    again = SkippingSource(loader)
     assert batches(again, skip=3) == whole[3:]
     assert batches(again) == whole  # a second pass, with persistent workers
     assert batches(again, seed=2) != whole
@@ -84,13 +84,13 @@ def test_batches_after_a_position_are_the_same_in_a_resumed_pass(name, workers):
 
 def test_the_number_of_workers_does_not_change_what_is_fetched():
     loaders = [DataLoader(Noisy(), 4, shuffle=True, num_workers=workers) for workers in (1, 2, 3)]
-    found = [batches(Replay(loader)) for loader in loaders]
+    found = [batches(SkippingSource(loader)) for loader in loaders]
     assert found[0] == found[1] == found[2]
 
 
 def test_a_worker_sees_its_data_set():
     loader = DataLoader(Noisy(), 4, num_workers=1, worker_init_fn=set_offset)
-    assert all(sample[1] >= 1 for batch in batches(Replay(loader)) for sample in batch)
+    assert all(sample[1] >= 1 for batch in batches(SkippingSource(loader)) for sample in batch)
 
 
 def test_a_data_set_may_fetch_at_once():
@@ -98,7 +98,7 @@ def test_a_data_set_may_fetch_at_once():
         def __getitems__(self, indices):
             return [torch.tensor([float(index)]) for index in indices]
 
-    assert batches(Replay(DataLoader(AtOnce(), 10)))[0] == [[float(index)] for index in range(10)]
+    assert batches(SkippingSource(DataLoader(AtOnce(), 10)))[0] == [[float(index)] for index in range(10)]
 
 
 def test_what_can_be_replayed():
@@ -138,7 +138,7 @@ def test_an_epoch_over_changing_numbers_of_ranks_sees_each_sample_once(sizes, la
     for number, size in enumerate(sizes):
         steps = 6 if number < len(sizes) - 1 else None
         for rank in range(size):
-            replay = Replay(loader)
+            replay = SkippingSource(loader)
             world = World(rank, size, rank, size)
             left = batches(replay, skip=done, world=world, origin=origin)
             seen += [int(sample[0]) for batch in left[:steps] for sample in batch]
@@ -151,7 +151,7 @@ def test_an_epoch_over_changing_numbers_of_ranks_sees_each_sample_once(sizes, la
 def test_a_sampler_is_given_to_the_loader_and_not_to_a_batch_sampler():
     data = Noisy()
     with refused("sampler-batch-size", "batch_size"):
-        Replay(DataLoader(data, batch_sampler=BatchSampler(Sampler(data), 4, drop_last=False)))
+        SkippingSource(DataLoader(data, batch_sampler=BatchSampler(Sampler(data), 4, drop_last=False)))
 
 
 @pytest.mark.parametrize("workers", [{}, {"num_workers": 2, "persistent_workers": True}], ids=str)
@@ -159,7 +159,7 @@ def test_a_large_data_set_is_resumed_anywhere(workers, monkeypatch):
     monkeypatch.setattr("slipway.data.sampler.LARGE", 100)
     data = Noisy(203)
     loader = DataLoader(data, 5, sampler=Sampler(data), **workers)
-    replay = Replay(loader)
+    replay = SkippingSource(loader)
     world = World(1, 2, 1, 2)
     whole = batches(replay, world=world)
     assert whole != batches(replay, seed=2, world=world)
@@ -171,10 +171,10 @@ def test_a_large_data_set_is_resumed_anywhere(workers, monkeypatch):
 def test_a_large_data_set_takes_no_table_of_its_size():
     sampler = Sampler(range(1 << 40))
     loader = DataLoader(range(1 << 40), 32, sampler=sampler)
-    found = Replay(loader).start(skip=1 << 34, origin=BEGIN, world=World(1, 2, 1, 2), seeds=Seeds(1, 2, 0))
+    found = SkippingSource(loader).start(skip=1 << 34, origin=BEGIN, world=World(1, 2, 1, 2), seeds=Seeds(1, 2, 0))
     assert found.total == 1 << 34
     assert list(found.batches) == []
-    found = Replay(loader).start(skip=1 << 33, origin=BEGIN, world=World(1, 2, 1, 2), seeds=Seeds(1, 2, 0))
+    found = SkippingSource(loader).start(skip=1 << 33, origin=BEGIN, world=World(1, 2, 1, 2), seeds=Seeds(1, 2, 0))
     assert len(set(next(found.batches).tolist())) == 32
 
 
@@ -190,7 +190,7 @@ def test_a_sampler_by_itself_gives_the_whole_order():
 def test_samplers_without_ranks_draw_differently_on_each_rank(name):
     data = Noisy()
     loader = DataLoader(data, **SAMPLERS[name](data))
-    found = [batches(Replay(loader), world=World(rank, 2, rank, 2)) for rank in (0, 1)]
+    found = [batches(SkippingSource(loader), world=World(rank, 2, rank, 2)) for rank in (0, 1)]
     ids = [[sample[0] for batch in one for sample in batch] for one in found]
     assert ids[0] != ids[1]
 
@@ -254,4 +254,4 @@ def test_a_loader_knows_its_length(samples, ranks, drop_last, monkeypatch):
     data = Noisy(samples)
     loader = DataLoader(data, 4, sampler=Sampler(data), drop_last=drop_last)
     world = World(0, ranks, 0, ranks)
-    assert len(loader) == len(batches(Replay(loader), world=world))
+    assert len(loader) == len(batches(SkippingSource(loader), world=world))

@@ -235,7 +235,7 @@ def _container(job: Job, runs: str) -> List[Call]:
         (")", ""),
         ("set_binds", "-> binds: options for these paths, the script or configuration, and the data"),
         (container, ""),
-        (command(["use_container", *gpu_options(job)]), f"empties container with USE_CONTAINER=0{drop}"),
+        (command(["trim_container_command", *gpu_options(job)]), f"empties container with USE_CONTAINER=0{drop}"),
     ]
 
 

@@ -22,7 +22,7 @@ Directive = Tuple[str, str]
 """A directive and its reason, the comment in the script."""
 
 
-class Contract(NamedTuple):
+class HeaderText(NamedTuple):
     """Sentences of a script's header that differ between schedulers (templates/header.txt)."""
 
     stop: str
@@ -73,7 +73,7 @@ class Scheduler:
     identity: str
     """Bash that sets ``job_id`` and ``submit_folder``, and ``restarted`` (empty in a new job) if the scheduler reports
     restarts."""
-    contract: Contract
+    contract: HeaderText
     """Sentences of the header; only schedulers with a queue have them."""
     restarted = ""
     """Bash that sets ``restarted`` from the files in ``run_dir``, if the scheduler did not report it."""

@@ -17,7 +17,7 @@ from jobgen.base.errors import JobgenError
 from jobgen.base.job import BUILDS, Job, Option
 from jobgen.base.queue import JobId, Phase, Seen, ask
 from jobgen.base.shell import Expansion, Word, one_line, words_of
-from jobgen.schedulers import Array, Contract, Directive, Scheduler, array_directive_reason, array_range
+from jobgen.schedulers import Array, Directive, HeaderText, Scheduler, array_directive_reason, array_range
 
 NAME = "name of the log; one log for output and errors; start again after the loss of a node"
 NODES = "any number of nodes, their GPUs, cores for threads and data loaders; time limit of one start"
@@ -72,7 +72,7 @@ RESTARTED = """\
 [ -n "$record" ] || # PBS does not answer: 1 if this job began an attempt here within 30 days
     restarted=$(find -- "$run_dir/logs/" -path "*/job" -mtime -30 -exec grep --quiet \\
         --line-regexp "pbs $job_id\\( ${PBS_JOBID#*.}\\)\\?" {} \\; -printf 1 -quit 2>/dev/null) || :"""
-CONTRACT = Contract(
+CONTRACT = HeaderText(
     stop="qdel JOB: the ranks get SIGTERM and save; PBS kills them after the site's kill_delay@{torchrun}. The job "
     "ends and is not requeued.",
     log="PBS's log goes to the folder of submission.",

@@ -10,7 +10,7 @@ from jobgen.base.errors import JobgenError
 from jobgen.base.job import BUILDS, Job, Option
 from jobgen.base.queue import JobId, Phase, Seen, ask
 from jobgen.base.shell import one_line, quote, words_of
-from jobgen.schedulers import Array, Contract, Directive, Scheduler, array_directive_reason, array_range
+from jobgen.schedulers import Array, Directive, HeaderText, Scheduler, array_directive_reason, array_range
 
 REASONS = {
     "job-name": "what squeue shows",
@@ -64,7 +64,7 @@ if [[ $script == */slurm_script ]]; then # a copy; Command= has the original pat
     [[ $script == /* ]] && script=$(realpath --canonicalize-missing -- "$script") ||
         script=$0 # no record, or the script was read from standard input
 fi"""
-CONTRACT = Contract(
+CONTRACT = HeaderText(
     stop="scancel JOB: the ranks get SIGTERM and save; Slurm kills them after the site's KillWait@{torchrun}. The job "
     "ends and is not requeued.",
     log="Slurm's log goes to the folder of submission.",

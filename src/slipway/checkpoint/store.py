@@ -64,7 +64,7 @@ class CheckpointStore:
         self._clear()
         path = self.path / checkpoint_folder(checkpoint.header.position.step)
         write_checkpoint(path, checkpoint)
-        self._point_to(path)
+        self._update_latest_and_prune(path)
 
     def begin(self, step: int) -> Path:
         """Return an empty folder in which the caller writes the checkpoint of ``step``; see ``commit``."""
@@ -78,7 +78,7 @@ class CheckpointStore:
         sync_files(temporary)
         path = self.path / checkpoint_folder(step)
         publish(temporary, path)
-        self._point_to(path)
+        self._update_latest_and_prune(path)
         return path
 
     def _clear(self) -> None:
@@ -88,10 +88,10 @@ class CheckpointStore:
         for leftover in self.path.glob(".step_*"):
             remove(leftover)
 
-    def _point_to(self, path: Path) -> None:
+    def _update_latest_and_prune(self, path: Path) -> None:
         """Point ``latest`` to ``path``, update ``best``, and remove checkpoints that are not to be kept."""
         _link(self.path / LATEST, path.name)
-        self._point_to_best()
+        self._update_best()
         kept = {(self.path / link).resolve().name for link in (LATEST, BEST)}
         for old in self.newest_first()[self._keep :]:
             if old.name not in kept:
@@ -145,7 +145,7 @@ class CheckpointStore:
             _set_aside(path)
         for newest in self.newest_first()[:1]:
             _link(self.path / LATEST, newest.name)
-        self._point_to_best()
+        self._update_best()
 
     def is_newest(self, path: Path) -> bool:
         """Return whether ``path`` is the run's newest checkpoint."""
@@ -168,7 +168,7 @@ class CheckpointStore:
         found = [(step, path.resolve()) for path in entries if (step := checkpoint_step(path.name)) is not None]
         return [path for _, path in sorted(found, reverse=True)]
 
-    def _point_to_best(self) -> None:
+    def _update_best(self) -> None:
         """Point ``best`` to the checkpoint with the best metric, if any has one."""
         try:
             best = _best_of(self.newest_first())

@@ -10,7 +10,7 @@ from slipway.base.environment import World
 from slipway.base.errors import StateMismatchError, warn
 from slipway.data.dataset_digest import Data
 from slipway.data.loader_settings import LoaderSettings
-from slipway.data.loading import Origin, Pass, Replay, Rewind, Seeds, can_replay
+from slipway.data.loading import Origin, Pass, RereadingSource, Seeds, SkippingSource, can_replay
 from slipway.data.workers import has_running_workers
 from slipway.rng.seeding import Purpose, derive
 
@@ -28,8 +28,8 @@ class Feed:
         self._world = world
         self._seed = seed
         self._repeat_epoch = repeat_epoch
-        self._sources: dict[int, tuple[object, Replay | Rewind]] = {}
-        self._source: Replay | Rewind | None = None
+        self._sources: dict[int, tuple[object, SkippingSource | RereadingSource]] = {}
+        self._source: SkippingSource | RereadingSource | None = None
         self._settings = LoaderSettings()
         self.data = Data()
         """Digests of the data that this rank's passes read."""
@@ -116,7 +116,7 @@ class Feed:
             "order": ORDER,
             "iterations": self.batch if self.is_counting else self._iterations,
             "changed": self._settings.changed(
-                self.number if self._source else None, is_reread=isinstance(self._source, Rewind)
+                self.number if self._source else None, is_reread=isinstance(self._source, RereadingSource)
             ),
         }
 
@@ -225,7 +225,7 @@ class Feed:
             derive(self._seed, Purpose.WORKER, rank),
         )
         assert self._source
-        if isinstance(self._source, Replay):
+        if isinstance(self._source, SkippingSource):
             return self._source.start(skip=self.batch, origin=self._origin, world=self._world, seeds=seeds)
         if self.batch and not self._source.holds_batches:
             warn(
@@ -264,15 +264,15 @@ class Feed:
         self._saved_place = [0, 0, None]
         return False
 
-    def _source_of(self, loader: Any) -> Replay | Rewind:
+    def _source_of(self, loader: Any) -> SkippingSource | RereadingSource:
         """Return the cached iteration wrapper of ``loader``, which may keep its workers between epochs."""
         if id(loader) not in self._sources:
-            self._sources[id(loader)] = loader, (Replay if can_replay(loader) else Rewind)(loader)
+            self._sources[id(loader)] = loader, (SkippingSource if can_replay(loader) else RereadingSource)(loader)
         return self._sources[id(loader)][1]
 
     @property
-    def _replay(self) -> Replay | None:
-        return self._source if isinstance(self._source, Replay) else None
+    def _replay(self) -> SkippingSource | None:
+        return self._source if isinstance(self._source, SkippingSource) else None
 
 
 def _set_epoch(loader: Any, epoch: int) -> None:

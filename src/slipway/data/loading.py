@@ -105,7 +105,7 @@ def can_replay(loader: object) -> bool:
     )
 
 
-class Replay:
+class SkippingSource:
     """Passes over a DataLoader that can begin at any batch, through a copy with another sampler."""
 
     def __init__(self, loader: DataLoader[Any]) -> None:
@@ -225,7 +225,7 @@ def _shut_down(iterator: Iterator[Any] | None) -> None:
         shut_down()
 
 
-class Rewind:
+class RereadingSource:
     """Passes over other iterables, which begin at the first batch: completed batches are fetched again and discarded.
 
     For a list, a tuple or a range this costs nothing and draws no random numbers.

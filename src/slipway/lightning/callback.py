@@ -25,7 +25,14 @@ from slipway.lightning.checkpoint_file import FILE, require_intact
 from slipway.lightning.place import LightningPlace, Saved
 from slipway.run.agreement import Agreement, VoteInterval
 from slipway.run.attempt import Attempt, Ownership
-from slipway.run.identity import SESSION, identify, in_use, is_of_other_folder, log_if_done, next_unused_folder
+from slipway.run.identity import (
+    SESSION,
+    identify,
+    is_of_other_folder,
+    log_if_done,
+    next_unused_folder,
+    record_session_outcome,
+)
 from slipway.run.recorder import provenance
 from slipway.run.run import Stopped
 from slipway.script.opening import Joined, joined_ranks, script_run_folder
@@ -257,7 +264,7 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
         self._start = self._step = self._checked = int(pl_trainer.global_step)
         self._checked_at = time.monotonic()
 
-        self._stack.enter_context(in_use(folder.path))
+        self._stack.enter_context(record_session_outcome(folder.path))
 
         def begin(owned: Ownership) -> Writer:
             record = {**provenance(comm.world, {}), SESSION: self._begun}

@@ -22,7 +22,7 @@ from slipway.base.status import Status, read_status, write_status
 from slipway.base.stop import Reason, read_stop_file
 from slipway.dist.collectives import RootOnly
 from slipway.dist.communicator import Communicator
-from slipway.run.job import Job
+from slipway.run.job import JobFolder
 from slipway.run.run_folder import RunFolder
 
 
@@ -33,7 +33,7 @@ class Attempt:
         """Begin at ``step`` in ``folder``, whose ``lock`` this process holds; create logs/N with an unused number N."""
         self.folder = folder
         self._lock = lock
-        self._job = Job(folder.path, environment)
+        self._job = JobFolder(folder.path, environment)
         self.quota = environment.quota
         """Remaining quota in the folder, as quota_left.sh prints it; None if it was not queried."""
         self.number = environment.attempt
@@ -120,7 +120,7 @@ class Ownership:
         """The attempt that has begun; None before that."""
         self._lock = lock
         self._environment = environment
-        self._job = Job(folder.path, environment)
+        self._job = JobFolder(folder.path, environment)
         self.before = read_status(folder.path)
         """Status of the last attempt; None if the folder holds none."""
         self._job.withdraw_verdict(self.before)

@@ -146,7 +146,7 @@ def require_unused(folder: Path, *, run_dir: str) -> None:
 
 
 @contextlib.contextmanager
-def in_use(folder: Path) -> Iterator[None]:
+def record_session_outcome(folder: Path) -> Iterator[None]:
     """Note whether the body, which uses ``folder``, completed or failed; after a stop the run may be continued."""
     path = os.path.realpath(folder)
     try:

@@ -19,7 +19,7 @@ from slipway.base.status import Status, write_verdict
 from slipway.base.stop import Reason, read_stop_file
 
 
-class Job:
+class JobFolder:
     """The folder that a run's job script reads; without a job, the run folder."""
 
     def __init__(self, folder: Path, environment: Environment) -> None:

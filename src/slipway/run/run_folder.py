@@ -25,7 +25,7 @@ from slipway.base.contract import (
 from slipway.base.environment import Environment
 from slipway.base.errors import FolderHoldsRunError, NotAFileError, reason_of
 from slipway.base.status import Status, read_status
-from slipway.run.job import Job
+from slipway.run.job import JobFolder
 
 
 class RunFolder:
@@ -67,7 +67,7 @@ class RunFolder:
         """Write the verdict of an attempt that does not change the run, if a job script waits for it."""
         if environment.attempt:
             with contextlib.suppress(OSError):
-                job = Job(self.path, environment)
+                job = JobFolder(self.path, environment)
                 job.write_verdict(dataclasses.replace(status, attempt=environment.attempt))
 
     @property

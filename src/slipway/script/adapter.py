@@ -30,7 +30,7 @@ from slipway.state.pending_gradients import PendingGradients
 log = logging.getLogger(__name__)
 
 
-class Script:
+class SessionProgram:
     """Implementation of ``slipway.run.program.Program`` for a user script."""
 
     def __init__(

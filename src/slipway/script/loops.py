@@ -19,7 +19,7 @@ from slipway.checks.weights_without_steps import CHECK_AFTER_BATCHES, StepCheck
 from slipway.data.loading import Pass
 from slipway.rng.seeding import Purpose
 from slipway.run.run import Run
-from slipway.script.adapter import Script
+from slipway.script.adapter import SessionProgram
 from slipway.state.steps import StepCounter
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class Loops:
 
     def __init__(
         self,
-        script: Script,
+        script: SessionProgram,
         run: Run,
         counter: StepCounter,
         *,
@@ -444,7 +444,7 @@ class Batches(Generic[T]):
 
 
 @contextlib.contextmanager
-def open_loops(script: Script, run: Run, objects: Mapping[str, Mapping[str, Any]]) -> Iterator[Loops]:
+def open_loops(script: SessionProgram, run: Run, objects: Mapping[str, Mapping[str, Any]]) -> Iterator[Loops]:
     """Yield the session's loops, with step counting, gradient tracking and usage checks active until they close.
 
     Args:

@@ -35,8 +35,8 @@ from slipway.dist.communicator import Communicator
 from slipway.dist.existing_group import adopt_ranks, destroy_group_at_exit
 from slipway.rng.continuing_generators import warn_of_continuing_generators
 from slipway.run.attempt import Ownership, open_folder
-from slipway.run.identity import SESSION, Begun, facts_of, identify, in_use, log_if_done, require_unused
-from slipway.run.job import Job
+from slipway.run.identity import SESSION, Begun, facts_of, identify, log_if_done, record_session_outcome, require_unused
+from slipway.run.job import JobFolder
 from slipway.run.recorder import Recorder, provenance
 from slipway.run.run import Stopped
 from slipway.run.run_folder import RunFolder
@@ -119,7 +119,7 @@ def open_run(
         try:
             recorder.run(lambda root: root.start_trackers(names, place))
             startup_time.mark(startup_time.RESUME)
-            with in_use(folder.path), warn_of_continuing_generators(given.values()):
+            with record_session_outcome(folder.path), warn_of_continuing_generators(given.values()):
                 yield Opened(comm, environment, joined.request, folder, recorder, found, begun["seed"], objects)
         finally:
             if recorder.on_root:
@@ -146,7 +146,7 @@ def joined_ranks(path: str | os.PathLike[str] | None, *, timeout: float) -> Iter
             remove_cause()  # from an earlier session whose error the script has caught
             yield joined
     except SlipwayError as error:
-        write_cause(error, folder=Job(folder, environment).folder, variables=environment.variables)
+        write_cause(error, folder=JobFolder(folder, environment).folder, variables=environment.variables)
         raise
 
 

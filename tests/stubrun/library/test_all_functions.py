@@ -34,3 +34,21 @@ def test_every_function_has_its_comment():
         for number, line in enumerate(lines):
             if re.fullmatch(r"\w+\(\) \{", line):
                 assert lines[number - 1].startswith("#"), f"{path.name}: {line}"
+
+
+def test_a_function_in_two_files_says_at_both_that_one_defines_it_for_the_other():
+    """Files that are sourced in place of each other define the same functions, and some override a default."""
+    comments = {}
+    for path in sorted(LIB.glob("*.bash")):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for number, line in enumerate(lines):
+            if found := re.fullmatch(r"(\w+)\(\) \{(?: #.*)?", line):
+                first = number
+                while lines[first - 1].startswith("#"):
+                    first -= 1
+                comments.setdefault(found[1], {})[path.name] = " ".join(lines[first:number])
+    twice = {name: files for name, files in comments.items() if len(files) > 1}
+    assert len(twice) > 10
+    marks = re.compile(r"[Ee]ach\W+(?:scheduler|runtime|launcher)|[Oo]verrides?\W|each\W+defines?|override")
+    missing = [(name, file) for name, files in twice.items() for file, text in files.items() if not marks.search(text)]
+    assert missing == []

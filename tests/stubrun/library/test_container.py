@@ -15,7 +15,7 @@ SHOW = 'printf "%s\\n" "${container[@]}"'
 def use(runtime, *options, paths="", site=False):
     """Return the script lines that set ``container`` for GPU options and bind paths."""
     words = command(container_of(runtime).words([array("container_options")] * site + [*options]))
-    return f"bind_paths=({paths}); set_binds; container=({words}); {command(['use_container', *options])}"
+    return f"bind_paths=({paths}); set_binds; container=({words}); {command(['trim_container_command', *options])}"
 
 
 @pytest.fixture(autouse=True)

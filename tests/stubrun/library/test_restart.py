@@ -53,7 +53,7 @@ def test_the_failed_node_is_that_of_the_first_signal(bash, said, node):
 RUN = """run_step() { echo "$1 $attempt"; code=$((attempt < 4)); [ $code = 1 ] || echo done 1 x >run/verdict.4; }
 plan_restart() { chosen_nodes=(n1 n2); }
 run_attempts launch"""
-COUNT = "declare -A failures=(); failed={}; count_failures; count_failures; count_failures; echo ${{failures[*]}}"
+COUNT = "declare -A failures=(); failed={}; for n in 1 2 3; do record_node_failure; done; echo ${{failures[*]}}"
 VERDICT = 'read_verdict; echo "<$state> ${step-} ${reason-}"'
 
 
