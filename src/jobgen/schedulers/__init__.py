@@ -30,7 +30,7 @@ class HeaderText(NamedTuple):
     log: str
     """Location of the scheduler's log."""
     scratch: str
-    """Job number in the names of scratch folders, as the site's epilog knows it."""
+    """Job number in the names of scratch folders, for the site's epilog."""
     remains: str
     """What removes folders that remain on local disks, and their name pattern."""
     clean_up: Tuple[Tuple[str, str, str, str], ...]

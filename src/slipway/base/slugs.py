@@ -745,7 +745,7 @@ GROUPS: Dict[str, Dict[str, Message]] = {
         "requeued": Message(
             WARNING,
             "The run continues in a further job, because this one ran out of time, was preempted, or lost a node.",
-            "None needed; `jobgen status` follows the run. `SLIPWAY_MAX_REQUEUES` limits the number of requeues.",
+            "Nothing; `jobgen status` shows the progress. `SLIPWAY_MAX_REQUEUES` limits the number of requeues.",
         ),
         "no-requeue": Message(
             WARNING,
@@ -1065,7 +1065,7 @@ GROUPS: Dict[str, Dict[str, Message]] = {
             EXIT_CONFIG,
             "A user-defined model or data set cannot be imported, fails, or returns an object that the trainer cannot "
             "use.",
-            "Correct the problem that the error names; docs/your-own.md has examples.",
+            "Fix the problem that the error reports; docs/your-own.md has examples.",
         ),
         "bad-split": Message(
             EXIT_CONFIG,

@@ -27,7 +27,7 @@ LIMIT = 64 << 20
 GRADIENTS = "gradients"
 """Component name of the gradients in a checkpoint."""
 TREES = "trees"
-"""Name of the entry with the state trees, as JSON, among the tensors that a rank sends."""
+"""Name of the entry that holds the state trees as JSON, in the tensors that a rank sends."""
 
 
 @dataclass

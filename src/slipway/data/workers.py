@@ -1,4 +1,4 @@
-"""Shielding of DataLoader workers from signals to all of a job's processes, until the rank has saved."""
+"""Protect DataLoader workers from signals that all processes of a job get, until the rank has saved."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Shield:
     """A ``worker_init_fn`` that makes the worker ignore signals while a session is open, and calls the user's own."""
 
     def __init__(self, loader: DataLoader[Any], closed: Any) -> None:
-        """Prepare for the workers of ``loader``; ``closed``, in shared memory, becomes true when the session ends."""
+        """Protect the workers of ``loader`` from signals. ``closed`` is a flag in shared memory, set when the session ends."""
         self._own, self._collate = loader.worker_init_fn, loader.collate_fn
         self._persists = loader.persistent_workers
         self._closed = closed
