@@ -23,7 +23,7 @@ def has_unsaved_scheduler(optimizer: Any, saved: Sequence[object]) -> bool:
 
 
 def is_missing(found: object, optimizer: Any, saved: Iterable[object]) -> bool:
-    """Return whether ``found`` is a scheduler of ``optimizer`` that is neither in ``saved`` nor held by an object in it."""
+    """Return whether ``found`` is a scheduler of ``optimizer`` that is neither in ``saved`` nor held by one of them."""
     is_other = hasattr(found, "param_groups") or any(
         isinstance(each, nn.Module) for each in (found, *_attributes(found))
     )
