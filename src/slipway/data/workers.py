@@ -39,7 +39,7 @@ class Shield:
     """A ``worker_init_fn`` that makes the worker ignore signals while a session is open, and calls the user's own."""
 
     def __init__(self, loader: DataLoader[Any], closed: Any) -> None:
-        """Protect the workers of ``loader`` from signals; the session sets the shared-memory flag ``closed`` at its end."""
+        """Protect the workers of ``loader`` from signals until ``closed``, a flag in shared memory, is set."""
         self._own, self._collate = loader.worker_init_fn, loader.collate_fn
         self._persists = loader.persistent_workers
         self._closed = closed
