@@ -70,7 +70,9 @@ class LightningPlace:
         if not done:
             return
         generators = saved["generators"] if saved and saved["batch"] == done else []
-        if not self._is_stateful:
+        if self._is_stateful:
+            self._warn_of_loader(done)
+        else:
             if not (self._can_replay and len(generators) == self._comm.world.size):
                 self._warn_of_middle(done, generators)
                 return
@@ -131,6 +133,16 @@ class LightningPlace:
                 "resumed inexactly after %d batches of epoch %d: %s. Samples of this epoch may be trained twice "
                 "or not at all, and random numbers differ",
                 *(done, self._trainer.current_epoch, why),
+            )
+
+    def _warn_of_loader(self, done: int) -> None:
+        if self._comm.world.is_root:
+            warn(
+                log,
+                "lightning-inexact",
+                "resumed inexactly after %d batches of epoch %d: the loader restored its own position. Its batches are the "
+                "same, but random numbers, such as those of dropout, differ",
+                *(done, self._trainer.current_epoch),
             )
 
     def _warn_of_plateaus(self) -> None:
