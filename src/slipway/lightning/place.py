@@ -140,8 +140,8 @@ class LightningPlace:
             warn(
                 log,
                 "lightning-inexact",
-                "resumed inexactly after %d batches of epoch %d: the loader restored its own position. Its batches are the "
-                "same, but random numbers, such as those of dropout, differ",
+                "resumed inexactly after %d batches of epoch %d: the loader restored its own position. Its batches are "
+                "the same, but random numbers, such as those of dropout, differ",
                 *(done, self._trainer.current_epoch),
             )
 
