@@ -1234,8 +1234,8 @@ GROUPS: Dict[str, Dict[str, Message]] = {
             WARNING,
             "Training with Lightning's Trainer may end with weights that differ from an uninterrupted run's. Either it "
             "resumes within an epoch on another number of ranks, with a loader whose batches cannot be skipped, or "
-            "with one that restores its own position; or it uses ReduceLROnPlateau: Lightning misses one of its steps at "
-            "each resume.",
+            "with one that restores its own position; or it uses ReduceLROnPlateau: Lightning misses one of its steps "
+            "at each resume.",
             "Keep the number of ranks, or use `slipway.Session`, which resumes exactly.",
         ),
         "not-resumed": Message(
