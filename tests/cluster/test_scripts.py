@@ -24,8 +24,8 @@ class Case(NamedTuple):
 
 ONE_RANK = {"SLIPWAY_RANKS_PER_NODE": "1"}
 CASES = {
-    "address": Case("sets_address.py", "ddp.job", {}, (), 4, "MASTER_PORT=12355 was set by the script"),
-    "address, by srun": Case("sets_address.py", "ddp-ranks.job", {}, (), 4, "MASTER_PORT=12355 was set by the script"),
+    "address": Case("sets_address.py", "ddp.job", {}, (), 4, "the script has set MASTER_PORT=12355"),
+    "address, by srun": Case("sets_address.py", "ddp-ranks.job", {}, (), 4, "the script has set MASTER_PORT=12355"),
     "local_rank": Case("local_rank.py", "ddp.job", {}, (), 4, "joined as 3 of 4"),
     "spawns": Case("spawns.py", "ddp.job", {}, (), 0, "error[joins-other-ranks]", "FAILED"),
     "spawns, one process": Case("spawns.py", "ddp.job", ONE_RANK, ("--nodes=1",), 2, "joined as 1 of 2"),

@@ -139,7 +139,7 @@ def test_the_best_trials_continue_in_their_run_folders(sweeps, table):
         shown.append(sweeps.submit(*words).splitlines()[-3:])
         states, _ = sweeps.ended()
         assert set(states.values()) == {"done"}
-    assert "no further rung" in sweeps.submit(*words)
+    assert "last rung" in sweeps.submit(*words)
     table("rungs", [[line] for lines in shown for line in lines])
     rungs = sorted((trial["rung"], name) for name, trial in sweeps.trials.items())
     assert [rung for rung, _ in rungs] == [0, 0, 1, 2]

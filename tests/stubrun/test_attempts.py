@@ -63,7 +63,7 @@ def test_out_of_time_a_job_requeues_itself(project, script):
     ended = project.run(script, **OUT_OF_TIME)
     assert ended.code == 75
     assert ended.calls[-1] == ["scontrol", "requeue", "4711"]
-    assert_warning(ended.err, "requeued", 9, "(requeue)")
+    assert_warning(ended.err, "requeued", 9, "requeue")
     assert ended.requeues == [1, 10]
     assert (ended.run_dir / "requeues").read_text() == "1 4711\n"
 

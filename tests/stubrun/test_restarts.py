@@ -227,7 +227,7 @@ REFUSED = {"STUB_ON_TRAIN": 'echo "torchrun: error: unrecognized arguments: --x"
             for code, dead in ((2, DEAD), (78, DEAD), (7, SPARE_DEAD))
         ),
         pytest.param(
-            {"STUB_ON_TRAIN": SAVE + LATE}, 75, 1, True, [("requeued", "(requeue)", "1", " 10")],
+            {"STUB_ON_TRAIN": SAVE + LATE}, 75, 1, True, [("requeued", "requeue", "1", " 10")],
             id="the-time-limit-came-with-a-step-saved",
         ),
         # regression: requeued
@@ -310,7 +310,7 @@ class TestNodes:
         assert (ended.code, ended.requeued) == (75, True)
         assert_warning(ended.err, "no-restart", "1", " 2 ", "SLIPWAY_SPARES", "SLIPWAY_SHRINK=1")
         (said,) = [line for line in ended.err.splitlines() if "warning[requeued]" in line]
-        assert ("(requeue)" in said, numbers(said)) == (True, [1, 2, 1, 10])
+        assert ("by requeue" in said, numbers(said)) == (True, [1, 2, 1, 10])
 
     def test_it_goes_on_with_fewer_where_it_may(self, run):
         ended = run(STUB_ON_TRAIN=dies(1), SLIPWAY_SHRINK="1", **DEAD)

@@ -32,7 +32,7 @@ def raising(node: ast.AST) -> bool:
         return False
     name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
     kinds = "Slipway|Trainer|Config|Usage|Nodes|Session|Tracker|StateMismatch|Export|Jobgen|Argument"
-    return bool(re.fullmatch(rf"(?:{kinds})Error|warn|labelled|need", name))
+    return bool(re.fullmatch(rf"(?:{kinds})Error|warn|add_label|need", name))
 
 
 def slugs_of_calls(path: Path) -> Iterator[str]:

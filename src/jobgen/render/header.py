@@ -177,7 +177,7 @@ def version_of(text: str) -> str:
 def _entries(text: str, tables: Mapping[str, List[str]] = NOTHING, *, without: str = "") -> str:
     """Return lines ``Label: text`` as a comment with a column of labels.
 
-    ``tables`` are lines that take the place of an entry's text. Entries without a text, and the one labelled
+    ``tables`` are lines that take the place of an entry's text. Entries without a text, and the one with the label
     ``without``, are left out.
     """
     lines: List[str] = []
