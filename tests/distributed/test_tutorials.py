@@ -58,7 +58,7 @@ def test_the_mnist_example_on_files_of_its_own_format(tmp_path):
     run = tmp_path / "run"
     flags = ["--data-dir", str(tmp_path / "data"), "--log-interval", "2"]
     said = train("spawn", 2, run, *flags, config=CONFIGS / "mnist-tutorial.toml")
-    assert "mnist-cnn on mnist, 250 training and 50 validation samples, 128 a step" in said
+    assert "mnist-cnn on mnist, 250 training and 50 validation samples, 128 per step" in said
     rates = [record["lr"] for record in records(run, "train")]
     assert rates == pytest.approx([0.7**epoch for epoch in range(14)]), "two steps an epoch"
     assert records(run, "validation")[-1]["accuracy"] == 1
