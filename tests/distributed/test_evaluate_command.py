@@ -86,7 +86,7 @@ def test_it_finds_what_the_run_found(runs, way, tmp_path, table):
     said = evaluate(launcher, ranks, run, "--output", tmp_path / "out", log=tmp_path / "log")
     difference = assert_same(run, tmp_path / "out", exact=ranks == trained and launcher != "horovodrun")
     assert tree(run) == before
-    assert " average " in said
+    assert "(average " in said
     assert said.count("validation loss ") == 1  # only rank 0 prints
     result = json.loads((tmp_path / "out" / "evaluation.json").read_text())
     assert (result["ranks"], result["samples"]) == (ranks, 365)

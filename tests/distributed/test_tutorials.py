@@ -30,7 +30,7 @@ def records(run, kind):
 def test_resnet101_on_aerial_images(tmp_path, aerial):
     run = tmp_path / "run"
     said = train("spawn", 2, run, "--data-dir", str(aerial), "--epochs", "1", config=CONFIGS / "aerial.toml")
-    assert "resnet101 on imagefolder, 42 training and 21 validation samples, 8 a step" in said
+    assert "resnet101 on imagefolder, 42 training and 21 validation samples, 8 per step" in said
     assert_names(said, f" {run}/figures/confusion.csv, ", "confusion.png")
     assert said.endswith(f"run folder: {run}\n")
     assert weights(run / "checkpoints" / "step_00000006")["fc.weight"].shape == (21, 2048)

@@ -180,7 +180,7 @@ def test_a_job_that_a_rank_submits_has_ranks_of_its_own():
     submits = (
         "import os; from jobgen.jobs.submit import environment_without_job; assert 'SLIPWAY_RANK_PID' in os.environ; "
         "assert not {'A', 'SLIPWAY_RANK_PID', 'SLIPWAY_EXPORTED'} & environment_without_job().keys(); "
-        "code = '. jobscripts/lib/job.bash; forget_parent_job; echo ${SLIPWAY_RANK_PID-none}'; "
+        "code = '. jobscripts/lib/job.bash; unset_parent_job_variables; echo ${SLIPWAY_RANK_PID-none}'; "
         "os.execvp('bash', ['bash', '-c', code])"
     )
     done = as_rank("-c", submits, PYTHONPATH=f"{LIB}:{ROOT}/src", A="1", SLIPWAY_EXPORTED="A=1")
