@@ -18,7 +18,7 @@
 #               them, if they are at least SLIPWAY_MIN_NODES. All are released at the end, also if
 #               this script or its Dask process is killed. Only if both are lost with the machine, a
 #               pending job stays in the queue; it ends 15 s after its start.
-# Shared disk:  All files go to RUN_DIR, SLIPWAY_OUTPUT/dask-DATE-HOST-PID (mode 700): about 70
+# Shared disk:  All files go to RUN_DIR, SLIPWAY_OUTPUT/dask-DATE-HOST-PID (mode 700): about 75
 #               small files, 10 more per attempt and 1 per node with GPUs; logs (stderr.log: about
 #               20 MB per attempt at most); and the three newest checkpoints and the best one, 3 or
 #               4 files each, together at most 4 times the size of the model's weights. Nothing

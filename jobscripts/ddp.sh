@@ -15,7 +15,7 @@
 #               the trainer does.
 # Restart:      If a rank dies, this script starts all ranks again, at most SLIPWAY_MAX_RESTARTS
 #               times.
-# Shared disk:  All files go to RUN_DIR, SLIPWAY_OUTPUT/ddp-DATE-PID (mode 700): about 70 small
+# Shared disk:  All files go to RUN_DIR, SLIPWAY_OUTPUT/ddp-DATE-PID (mode 700): about 75 small
 #               files, 10 more per attempt; logs (stderr.log: about 20 MB per attempt at most); and
 #               the three newest checkpoints and the best one, 3 or 4 files each, together at most 4
 #               times the size of the model's weights. Nothing deletes RUN_DIR: `rm -r RUN_DIR` when

@@ -1,10 +1,10 @@
 #!/bin/sh
 # guard.sh SECONDS LONGER HEART LOG NODE JOB REQUEUES COUNT COMMAND...: watch, from another node,
 # the script of JOB, which runs on NODE and touches the file HEART every 10 s. If it has not done so
-# for a minute and NODE starts no process (node_answers), append "COUNT JOB" to REQUEUES, the job's
-# requeue count, and run COMMAND, which requeues or cancels the job. If COMMAND fails, cancel the
-# job. Without this guard, a job that survives its first node (--no-kill) would hold its other nodes
-# until the time limit. The guard ends with the job, even if no slurmd on this node ends it.
+# for a minute and NODE starts no process (first_node_answers), append "COUNT JOB" to REQUEUES, the
+# job's requeue count, and run COMMAND, which requeues or cancels the job. If COMMAND fails, cancel
+# the job. Without this guard, a job that survives its first node (--no-kill) would hold its other
+# nodes until the time limit. The guard ends with the job, even if no slurmd on this node ends it.
 set -u
 limit=$1 retry_limit=$2 heartbeat=$3 log=$4 node=$5 job=$6 requeues=$7 count=$8
 shift 8
@@ -28,9 +28,9 @@ node_starts_process() {
         --mem=0 --nodelist="$node" true 2>/dev/null
 }
 
-# node_answers: return 0 if NODE starts a process within SECONDS. If Slurm does not report it as out
-# of service, try again within LONGER, because a busy controller is also slow.
-node_answers() {
+# first_node_answers: return 0 if NODE starts a process within SECONDS. If Slurm does not report it
+# as out of service, try again within LONGER, because a busy controller is also slow.
+first_node_answers() {
     node_starts_process "$limit" && return
     [ -z "$(sh "${0%/*}/nodes_down.sh" "$limit" "$node")" ] || return 1
     node_starts_process "$retry_limit"
@@ -52,7 +52,7 @@ while sleep 5; do
         SUSPENDED | STOPPED | SIGNALING | RESIZING | '') continue ;; # '': Slurm does not answer
         *) exit 0 ;;
     esac
-    ! node_answers || continue
+    ! first_node_answers || continue
     echo "guard.sh on $(uname -n): no heartbeat from $node for a minute, so running: $*" >>"$log"
     if [ -z "$counted" ]; then
         [ "$1" != scontrol ] || echo "$count $job" >>"$requeues"

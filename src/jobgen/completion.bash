@@ -11,12 +11,15 @@ _jobgen() {
         --scaling) choices='strong weak' ;;
         *) case ${COMP_WORDS[1]}:$current in
             @{options}
-            render:* | submit:* | study:* | sweep:*) choices=$(compgen -G 'jobscripts/specs/*.toml') ;;
+            render:* | submit:* | study:* | sweep:*)
+                choices=$(compgen -G 'jobscripts/specs/*.toml')
+                ;;
             status:* | logs:* | cancel:*) choices=$(compgen -G "${SLIPWAY_OUTPUT:-runs}/*") ;;
         esac ;;
     esac
     # Complete specs and sites of the project by name, without folder and suffix.
-    [[ $current == */* ]] || choices=$(sed --expression='s|^jobscripts/.*/\(.*\)\.toml$|\1|' <<<"$choices")
+    [[ $current == */* ]] ||
+        choices=$(sed --expression='s|^jobscripts/.*/\(.*\)\.toml$|\1|' <<<"$choices")
     mapfile -t COMPREPLY < <(compgen -W "$choices" -- "$current")
 }
 complete -o default -F _jobgen jobgen

@@ -16,6 +16,12 @@ from jobgen.runtimes import container_of
 from jobgen.schedulers import TORCHRUN, Scheduler
 from slipway.base.contract import VERSION
 
+TERMS = (
+    "An attempt is one launch of the ranks; the attempts of a run are numbered from 1. RUN_DIR/verdict.N is rank 0's "
+    "one-line record of how attempt N ended. slipway.Session is a Python class: a script that uses it saves, stops and "
+    "resumes as the trainer does."
+)
+MEMORY = "0.4 GB per rank with configs/digits.toml on CPUs; it grows with the model, the data loaders and CUDA."
 LABELS = 14
 """Width of the labels."""
 RESTARTS = "SLIPWAY_MAX_RESTARTS times, on nodes that start a process within SLIPWAY_PROBE_SECONDS"
@@ -91,6 +97,10 @@ def contract(job: Job, scheduler: Scheduler, values: Dict[str, str]) -> str:
                 "downloads": ("" if runtime.runs_sif else IMAGE) + (DOWNLOADS if job.site.downloads else ""),
                 "arguments": " [options of the trainer]" if scheduler.takes_arguments else "",
                 "requeue": _requeue(job, scheduler),
+                "terms": TERMS,
+                "memory": MEMORY,
+                "runtime": runtime.needs.partition(" ")[0],
+                "runtime_needs": runtime.needs,
             },
         ),
         tables,

@@ -36,7 +36,7 @@ class Container:
     mounts_squashfs = False
     """Whether it can mount a squashfs image with data as a folder; if so, its library has ``image_mount``."""
     needs: str
-    """Required version."""
+    """Name and minimum version, for the header of scripts: ``Apptainer 1.1``."""
 
     def words(self, options: List[Word]) -> List[Word]:
         """Return the words before a command that run it in the image, with the elements of the array ``binds``.
