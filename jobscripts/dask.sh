@@ -8,8 +8,9 @@
 # Stop:         Ctrl-C, SIGTERM or SIGHUP (the terminal was closed): the ranks save and the nodes
 #               are released. Or `echo user >RUN_DIR/STOP`, from any machine.
 # Continue:     bash RUN_DIR/job.sh resumes from the newest checkpoint, on any number of nodes and
-#               GPUs, with the settings and arguments of the first start unless new ones are given.
-# Terms:        An attempt is one launch of the ranks; the attempts of a run are numbered from 1.
+#               GPUs, with the settings and arguments of the last start; new arguments replace all
+#               of them.
+# Terms:        An attempt is one start of the ranks; the attempts of a run are numbered from 1.
 #               RUN_DIR/verdict.N is rank 0's one-line record of how attempt N ended.
 #               slipway.Session is a Python class: a script that uses it saves, stops and resumes as
 #               the trainer does.
@@ -18,12 +19,13 @@
 #               them, if they are at least SLIPWAY_MIN_NODES. All are released at the end, also if
 #               this script or its Dask process is killed. Only if both are lost with the machine, a
 #               pending job stays in the queue; it ends 15 s after its start.
-# Shared disk:  All files go to RUN_DIR, SLIPWAY_OUTPUT/dask-DATE-HOST-PID (mode 700): about 75
-#               small files, 10 more per attempt and 1 per node with GPUs; logs (stderr.log: about
-#               20 MB per attempt at most); and the three newest checkpoints and the best one, 3 or
-#               4 files each, together at most 4 times the size of the model's weights. Nothing
-#               deletes RUN_DIR: `rm -r RUN_DIR` when the run has ended. A user script can write
-#               other files.
+# Shared disk:  RUN_DIR is SLIPWAY_OUTPUT/dask-DATE-HOST-PID (mode 700): about 75 small files, 10
+#               more per attempt and 1 per node with GPUs; logs (stderr.log: about 20 MB per attempt
+#               at most); and the three newest checkpoints and the best one: 3 or 4 files each, 2 to
+#               4 times the size of the model's weights each (optimizer, --ema-decay). Nothing
+#               deletes RUN_DIR: `rm -r RUN_DIR` when the run has ended. With torch.compile, at most
+#               1 GiB more per kind of node. Damaged checkpoints stay. Your script can write other
+#               files.
 # Local disks:  One folder per node, SLIPWAY_LOCAL_DISK/slipway-DATE-HOST-PID.RANDOM (mode 700), for
 #               temporary files (TMPDIR) and compiler caches: below 1 MB with configs/digits.toml,
 #               more with torch.compile; with SLIPWAY_STAGE=1 also copies of image and data. Removed
@@ -36,22 +38,24 @@
 #               The loss of a node ends the attempt: `bash RUN_DIR/job.sh` resumes the run.
 # Logs:         RUN_DIR/logs/N/stdout.log (whole) and stderr.log of attempt N (its first 1 MB and
 #               last 9 MB; up to 20 MB while it grows), the logs of the nodes' jobs in dask/ beside
-#               them, and RUN_DIR/verdict.N. The last line reports the hours used; watch_gpus.sh
-#               queries the driver of each node every 10 s for the GPUs' utilization. Exit codes: 0
-#               done; 75 stopped, or too few nodes: can be continued; 78 change settings or nodes
-#               first; any other code: failed.
-# Needs:        Bash 4.4, GNU coreutils, awk, sed, grep, find, diff and flock, here and on the
-#               nodes; SLIPWAY_VENV with Dask (pip install dask-jobqueue cryptography) on a disk
+#               them, and RUN_DIR/verdict.N. A line near the end reports the hours used;
+#               gpu_usage.py queries the GPUs' driver every 10 s (nice 19). Exit codes: 0 done; 75
+#               stopped, or too few nodes: can be continued; 78 change settings or nodes first; any
+#               other code: failed.
+# Needs:        Bash 4.4, GNU coreutils, findutils, diffutils, tar, awk, sed and grep, here and on
+#               the nodes; SLIPWAY_VENV with Dask (pip install dask-jobqueue cryptography) on a disk
 #               that all share, also with USE_CONTAINER=1; Apptainer 1.1 with USE_CONTAINER=1.
 # Privileges:   None: no root, no sudo, no daemon. The script downloads only what you request: data
-#               by the trainer's --download. Dask's connections are encrypted; they need the key in
-#               RUN_DIR/logs/N/dask (mode 600, created for this attempt). The ranks listen on ports
-#               of the nodes without authentication, as PyTorch does: on MASTER_PORT of the first
-#               node (from 20000 on, or yours), and on others that NCCL and Gloo choose.
+#               by the trainer's --download, to SLIPWAY_DATA. Dask's connections are encrypted; they
+#               need the key in RUN_DIR/logs/N/dask (mode 600, created for this attempt). The ranks
+#               listen on ports of the nodes without authentication, as PyTorch does: on MASTER_PORT
+#               of the first node (from 20000 on, or yours), and on others that NCCL and Gloo
+#               choose.
 # Your script:  SLIPWAY_SCRIPT=my_train.py runs it instead of the trainer, with the same launch and
-#               with RUN_DIR and DATA set. lib/sitecustomize.py sets the variables that scripts of
-#               other launchers expect; SLIPWAY_ADAPT=0 disables that (docs/guide.md). It saves,
-#               stops and resumes by its own code, and its launcher's exit code is this script's.
+#               with RUN_DIR and DATA set. lib/sitecustomize.py adapts it to the launch: variables
+#               and --local-rank as other launchers set them, its process group, Horovod;
+#               SLIPWAY_ADAPT=0 disables that (docs/guide.md). It saves, stops and resumes by its
+#               own code, and its launcher's exit code is this script's.
 # Generated:    jobgen render jobscripts/specs/dask.toml --site jobscripts/sites/example.toml
 #                   --output jobscripts/dask.sh
 #               By jobgen 0.1.0. Do not edit: change those two files and run the command again.
@@ -144,11 +148,11 @@ fi
 : "${SLIPWAY_VENV:=.venv}"                    # virtual environment; venv_build.job builds it
 : "${SLIPWAY_CONFIG:=configs/digits.toml}"    # configuration file of the trainer
 : "${SLIPWAY_SCRIPT:=}"                       # your Python script, instead of the trainer
-: "${SLIPWAY_DATA:=}"                         # folder, squashfs image or tar; empty: built-in sets
+: "${SLIPWAY_DATA:=}"                         # folder, squashfs, tar or zip; empty: built-in sets
 : "${SLIPWAY_DEVICE:=cuda}"                   # cuda, cpu, or auto: a GPU if there is one
 : "${SLIPWAY_RANKS_PER_NODE:=}"               # empty: as many as the GPUs of the job allow
 : "${SLIPWAY_DEVICES_PER_RANK:=}"             # GPUs of each rank, if more than one
-: "${SLIPWAY_MAX_REQUEUES:=10}"               # maximum number of automatic requeues
+: "${SLIPWAY_MAX_REQUEUES:=10}"               # maximum number of requeues by this script
 : "${SLIPWAY_NOTIFY:=}"                       # program to run at restarts and at the end
 : "${SLIPWAY_PROFILER:=}"                     # nsys: profile each rank with Nsight Systems
 : "${SLIPWAY_LOCAL_DISK:=/tmp}"               # each node's disk for caches, temporary files, copies
@@ -158,13 +162,13 @@ fi
 : "${SLIPWAY_MIN_NODES:=}"                    # least nodes to start with; empty: all
 : "${SLIPWAY_WAIT_SECONDS:=3600}"             # maximum time to wait for the nodes
 
-# Site example: variables for its nodes. One that is set at submission takes precedence.
+# Site example: launcher, container runtime and environment of its nodes.
 launcher=dask                                 # starts a process on each node
 directives_gpus=2                             # of a node, as asked for below
 directives_cpus=8                             # cores of a node
 save_seconds=120                              # kept for the last save before the time limit
 job_variables=SLURM_                          # of a job that this may run in
-container_runtime=apptainer                   # runs SLIPWAY_IMAGE if USE_CONTAINER=1
+container_runtime=apptainer                   # checked before the launch if USE_CONTAINER=1
 # What a node is asked for by: arguments of Dask-Jobqueue, and directives of the scheduler.
 node_request() {
     cat <<'END_OF_REQUEST'
@@ -231,12 +235,12 @@ request_nodes                     # -> nodes, head_node, world_size: the nodes t
 make_scratch                      # -> scratch: a new private folder on each local disk
 stage_to_local_disk               # -> image, data: copies on local disks if SLIPWAY_STAGE=1
 build_local_venv                  # -> venv: on each local disk if SLIPWAY_VENV=local
-bind_paths=(                      # host paths in the container, besides the home folder
+bind_paths=(                      # host paths in the container, besides home and the runtime's own
     "$PWD"
     "$RUN_DIR"
     "$SLIPWAY_LOCAL_DISK"
 )
-# -> binds: options for these paths, the script or configuration, and the data
+# -> binds: options for these paths, the data, and the folder of the script or configuration
 set_binds
 container=(apptainer run --no-eval --pwd="$PWD" --nv "${binds[@]}" "$image")
 trim_container_command --nv       # empties container with USE_CONTAINER=0; no --nv on CPUs

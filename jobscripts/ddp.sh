@@ -8,18 +8,19 @@
 # Stop:         Ctrl-C, SIGTERM or SIGHUP (the terminal was closed): the ranks save, then end. Or
 #               `echo user >RUN_DIR/STOP`.
 # Continue:     bash RUN_DIR/job.sh resumes from the newest checkpoint, on any number of ranks, with
-#               the settings and arguments of the first start unless new ones are given.
-# Terms:        An attempt is one launch of the ranks; the attempts of a run are numbered from 1.
+#               the settings and arguments of the last start; new arguments replace all of them.
+# Terms:        An attempt is one start of the ranks; the attempts of a run are numbered from 1.
 #               RUN_DIR/verdict.N is rank 0's one-line record of how attempt N ended.
 #               slipway.Session is a Python class: a script that uses it saves, stops and resumes as
 #               the trainer does.
 # Restart:      If a rank dies, this script starts all ranks again, at most SLIPWAY_MAX_RESTARTS
 #               times.
-# Shared disk:  All files go to RUN_DIR, SLIPWAY_OUTPUT/ddp-DATE-PID (mode 700): about 75 small
-#               files, 10 more per attempt; logs (stderr.log: about 20 MB per attempt at most); and
-#               the three newest checkpoints and the best one, 3 or 4 files each, together at most 4
-#               times the size of the model's weights. Nothing deletes RUN_DIR: `rm -r RUN_DIR` when
-#               the run has ended. A user script can write other files.
+# Shared disk:  RUN_DIR is SLIPWAY_OUTPUT/ddp-DATE-PID (mode 700): about 75 small files, 10 more per
+#               attempt; logs (stderr.log: about 20 MB per attempt at most); and the three newest
+#               checkpoints and the best one: 3 or 4 files each, 2 to 4 times the size of the
+#               model's weights each (optimizer, --ema-decay). Nothing deletes RUN_DIR: `rm -r
+#               RUN_DIR` when the run has ended. With torch.compile, at most 1 GiB more per kind of
+#               node. Damaged checkpoints stay. Your script can write other files.
 # Local disk:   One folder, SLIPWAY_LOCAL_DISK/slipway-DATE-PID.RANDOM (mode 700), for temporary
 #               files (TMPDIR) and compiler caches: below 1 MB with configs/digits.toml, more with
 #               torch.compile; with SLIPWAY_STAGE=1 also copies of image and data. Removed at the
@@ -27,18 +28,17 @@
 # Memory:       0.4 GB per rank with configs/digits.toml on CPUs; it grows with the model, the data
 #               loaders and CUDA.
 # Logs:         RUN_DIR/logs/N/stderr.log of attempt N (its first 1 MB and last 9 MB; up to 20 MB
-#               while it grows) and RUN_DIR/verdict.N. The last line reports the hours used;
-#               watch_gpus.sh queries the driver every 10 s for the GPUs' utilization. Exit codes: 0
-#               done; 75 stopped, can be continued; 78 change the settings first; any other code:
-#               failed.
+#               while it grows) and RUN_DIR/verdict.N. A line near the end reports the hours used;
+#               gpu_usage.py queries the GPUs' driver every 10 s (nice 19). Exit codes: 0 done; 75
+#               stopped, can be continued; 78 change the settings first; any other code: failed.
 # Privileges:   None: no root, no sudo, no daemon. The script downloads only what you request: data
-#               by the trainer's --download. torchrun listens on a port of this machine
-#               (MASTER_PORT), on all interfaces, without authentication.
+#               by the trainer's --download, to SLIPWAY_DATA. torchrun listens on a port of this
+#               machine (MASTER_PORT), on all interfaces, without authentication.
 # Your script:  SLIPWAY_SCRIPT=my_train.py runs it instead of the trainer, with the same launch and
-#               with RUN_DIR and DATA set. lib/sitecustomize.py sets the variables that scripts of
-#               other launchers expect; SLIPWAY_ADAPT=0 disables that (docs/guide.md). With
-#               slipway.Session it is restarted like the trainer. Without, its launcher's exit code
-#               is this script's.
+#               with RUN_DIR and DATA set. lib/sitecustomize.py adapts it to the launch: variables
+#               and --local-rank as other launchers set them, its process group, Horovod;
+#               SLIPWAY_ADAPT=0 disables that (docs/guide.md). With slipway.Session it is restarted
+#               like the trainer. Without, its launcher's exit code is this script's.
 # Generated:    jobgen render jobscripts/specs/ddp-local.toml --site jobscripts/sites/laptop.toml
 #                   --output jobscripts/ddp.sh
 #               By jobgen 0.1.0. Do not edit: change those two files and run the command again.
@@ -130,20 +130,20 @@ fi
 : "${SLIPWAY_VENV:=.venv}"                    # virtual environment; venv_build.job builds it
 : "${SLIPWAY_CONFIG:=configs/digits.toml}"    # configuration file of the trainer
 : "${SLIPWAY_SCRIPT:=}"                       # your Python script, instead of the trainer
-: "${SLIPWAY_DATA:=}"                         # folder, squashfs image or tar; empty: built-in sets
+: "${SLIPWAY_DATA:=}"                         # folder, squashfs, tar or zip; empty: built-in sets
 : "${SLIPWAY_DEVICE:=auto}"                   # cuda, cpu, or auto: a GPU if there is one
 : "${SLIPWAY_RANKS_PER_NODE:=}"               # empty: as many as the GPUs of the job allow
 : "${SLIPWAY_DEVICES_PER_RANK:=}"             # GPUs of each rank, if more than one
-: "${SLIPWAY_MAX_RESTARTS:=3}"                # maximum number of restarts within a job
+: "${SLIPWAY_MAX_RESTARTS:=3}"                # maximum number of restarts per start of the job
 : "${SLIPWAY_NOTIFY:=}"                       # program to run at restarts and at the end
 : "${SLIPWAY_PROFILER:=}"                     # nsys: profile each rank with Nsight Systems
 : "${SLIPWAY_LOCAL_DISK:=/tmp}"               # each node's disk for caches, temporary files, copies
 : "${SLIPWAY_STAGE:=0}"                       # 1: copy image and data to SLIPWAY_LOCAL_DISK first
 : "${SLIPWAY_PREFLIGHT_SECONDS:=60}"          # time limit of the preflight; more for slow disks
 
-# Site laptop: variables for its nodes. One that is set at submission takes precedence.
+# Site laptop: launcher, container runtime and environment of its nodes.
 launcher=local                                # processes start on this machine
-container_runtime=apptainer                   # runs SLIPWAY_IMAGE if USE_CONTAINER=1
+container_runtime=apptainer                   # checked before the launch if USE_CONTAINER=1
 
 # The script library, with the functions called below: SLIPWAY_LIB, or lib beside this script, or
 # jobscripts/lib in the folder of submission. It runs only if it belongs to you, to root or to the
@@ -176,12 +176,12 @@ open_run_folder                   # -> RUN_DIR, attempt; makes RUN_DIR/logs/ATTE
 make_scratch                      # -> scratch: a new private folder on each local disk
 stage_to_local_disk               # -> image, data: copies on local disks if SLIPWAY_STAGE=1
 build_local_venv                  # -> venv: on each local disk if SLIPWAY_VENV=local
-bind_paths=(                      # host paths in the container, besides the home folder
+bind_paths=(                      # host paths in the container, besides home and the runtime's own
     "$PWD"
     "$RUN_DIR"
     "$SLIPWAY_LOCAL_DISK"
 )
-# -> binds: options for these paths, the script or configuration, and the data
+# -> binds: options for these paths, the data, and the folder of the script or configuration
 set_binds
 container=(apptainer run --no-eval --pwd="$PWD" --nv "${binds[@]}" "$image")
 trim_container_command --nv       # empties container with USE_CONTAINER=0; no --nv on CPUs

@@ -17,14 +17,16 @@ from jobgen.schedulers import TORCHRUN, Scheduler
 from slipway.base.contract import VERSION
 
 TERMS = (
-    "An attempt is one launch of the ranks; the attempts of a run are numbered from 1. RUN_DIR/verdict.N is rank 0's "
+    "An attempt is one start of the ranks; the attempts of a run are numbered from 1. RUN_DIR/verdict.N is rank 0's "
     "one-line record of how attempt N ended. slipway.Session is a Python class: a script that uses it saves, stops and "
     "resumes as the trainer does."
 )
 MEMORY = "0.4 GB per rank with configs/digits.toml on CPUs; it grows with the model, the data loaders and CUDA."
 LABELS = 14
 """Width of the labels."""
-RESTARTS = "SLIPWAY_MAX_RESTARTS times, on nodes that start a process within SLIPWAY_PROBE_SECONDS"
+RESTARTS = (
+    "SLIPWAY_MAX_RESTARTS times per start of the job, on nodes that start a process in time (SLIPWAY_PROBE_SECONDS)"
+)
 REQUEUES = (
     (
         "a death leaves too few nodes",
@@ -57,9 +59,11 @@ BUILT = {
 """Files of a build job on the shared disk."""
 ROOM = {"image": "up to 12 GB (cpu) or 40 GB", "venv": "including pip's downloads"}
 """Space that a build job needs on the local disk."""
-WATCHING = "; watch_gpus.sh queries the driver{where} every 10 s for the GPUs' utilization"
+WATCHING = " gpu_usage.py, which watch_gpus.sh starts on each node, queries the driver every 10 s (nice 19);"
+WATCHING_HERE = "; gpu_usage.py queries the GPUs' driver every 10 s (nice 19)"
 CLEAN_UP = ("EVENT", "RUN_DIR", "DISK OF FIRST NODE", "DISKS OF OTHER NODES")
 RESTART = ("EVENT", "STARTED AGAIN BY", "AT MOST")
+RISK = "A process that connects to one of them can disturb the run."
 WIDTHS = {"Clean-up": (31, 7, 21, 21), "Restart": (31, 21, 30)}
 """Column widths of the tables."""
 
@@ -80,7 +84,7 @@ def contract(job: Job, scheduler: Scheduler, values: Dict[str, str]) -> str:
     torchrun = "torchrun" in values["launch"]
     patience = "; torchrun ends them after 30 s" if torchrun else ""
     sentences = {f"contract_{name}": text.replace(TORCHRUN, patience) for name, text in differing.items()}
-    watching = WATCHING.format(where="" if scheduler.one_machine else " of each node")
+    watching = WATCHING if scheduler.has_queue else WATCHING_HERE
     tables = _tables(job, scheduler) if scheduler.has_queue else {}
     runtime = container_of(job.site.container)
     return _entries(
@@ -89,7 +93,7 @@ def contract(job: Job, scheduler: Scheduler, values: Dict[str, str]) -> str:
             {
                 **values,
                 **sentences,
-                "watching": f"{watching if 'watch_gpus.sh' in values['launch'] else ''}.",
+                "watching": watching if "watch_gpus.sh" in values["launch"] else "",
                 "torchrun_code": " (torchrun's is 1 for any failure)" if torchrun else "",
                 "ports": _ports(job, scheduler),
                 "any_nodes": "one node" if job.spec.backend == "single" else "any number of nodes and GPUs",
@@ -119,7 +123,11 @@ def _tables(job: Job, scheduler: Scheduler) -> Dict[str, List[str]]:
     command = scheduler.resumes.get(job.resume)
     requeues = [tuple(cell.format(command=command) for cell in row) for row in REQUEUES] if command else [NEVER]
     restarts = [
-        ("a rank, launcher or node dies: ranks start again in the same job", "this script", RESTARTS),
+        (
+            "a rank or launcher dies, or a node if the job survives it: ranks start again in this job",
+            "this script",
+            RESTARTS,
+        ),
         *requeues,
     ]
     rows = {
@@ -148,14 +156,14 @@ def _ports(job: Job, scheduler: Scheduler) -> str:
         return "It listens on no port."
     if scheduler.one_machine:
         return "torchrun listens on a port of this machine (MASTER_PORT), on all interfaces, without authentication."
-    on = "Its ranks listen on ports of the nodes without authentication, as PyTorch does: "
+    on = "TCP without authentication, as PyTorch listens: "
     if job.spec.mpi:
-        return f"{on}on those that Open MPI {'and NCCL choose' if job.gpus_per_node else 'chooses'}."
+        return f"{on}ports that Open MPI {'and NCCL choose' if job.gpus_per_node else 'chooses'}. {RISK}"
     others = ["NCCL"] * bool(job.gpus_per_node) + ["Gloo"] + ["Horovod's rendezvous server"] * ("horovod" in names)
     listed = f"{', '.join(others[:-1])} and {others[-1]} choose" if len(others) > 1 else f"{others[0]} chooses"
     return (
-        f"{on}on MASTER_PORT of the first node (the first free one from 20000 + job number modulo 10000 on, or yours), "
-        f"where a test server listens during the preflight, and on others that {listed}."
+        f"{on}MASTER_PORT of the first node, on all interfaces (the first free port from 20000 + job number modulo "
+        f"10000 on, or yours), where a test server listens during the preflight; and ports that {listed}. {RISK}"
     )
 
 

@@ -230,10 +230,10 @@ def _container(job: Job, runs: str) -> List[Call]:
         container = f"container=(\n{words}\n)"
     drop = f"; no {command(gpu_options(job))} on CPUs" if gpu_options(job) else ""
     return [
-        ("bind_paths=(", "host paths in the container, besides the home folder"),
+        ("bind_paths=(", "host paths in the container, besides home and the runtime's own"),
         *((f"    {quote(path)}", "") for path in paths),
         (")", ""),
-        ("set_binds", "-> binds: options for these paths, the script or configuration, and the data"),
+        ("set_binds", "-> binds: options for these paths, the data, and the folder of the script or configuration"),
         (container, ""),
         (command(["trim_container_command", *gpu_options(job)]), f"empties container with USE_CONTAINER=0{drop}"),
     ]
@@ -293,7 +293,7 @@ def _site_lines(job: Job, scheduler: Scheduler) -> str:
         if job.site.downloads:
             lines.append(("site_downloads=1", "nodes may download packages (SLIPWAY_VENV=local)"))
         runtime = container_of(job.site.container).name
-        lines.append((f"container_runtime={runtime}", "runs SLIPWAY_IMAGE if USE_CONTAINER=1"))
+        lines.append((f"container_runtime={runtime}", "checked before the launch if USE_CONTAINER=1"))
         if job.site.container_options:
             lines.append(
                 (f"container_options=({command(job.site.container_options)})", "options of the container runtime")
@@ -311,7 +311,8 @@ def _exports(job: Job) -> str:
     for name in job.site.env:
         if not re.fullmatch(r"[A-Za-z_]\w*", name, flags=re.ASCII):
             raise JobgenError("bad-site", f"site {job.site.name}: {name!r} in [env] is not a variable name.")
-    return "\n".join(f'export {name}="${{{name}:-{default(value)}}}"' for name, value in job.site.env.items())
+    lines = [f'export {name}="${{{name}:-{default(value)}}}"' for name, value in job.site.env.items()]
+    return "\n".join(["# Exported if they are not set at submission.", *lines] if lines else [])
 
 
 def _launcher_sources(job: Job) -> str:

@@ -75,7 +75,7 @@ RESTARTED = """\
 CONTRACT = HeaderText(
     stop="qdel JOB: the ranks get SIGTERM and save; PBS kills them after the site's kill_delay@{torchrun}. The job "
     "ends and is not requeued.",
-    log="PBS's log goes to the folder of submission.",
+    log="PBS's log, with all output of the ranks and without a limit, goes to the folder of submission.",
     scratch="JOB",
     remains="A folder that stays (see Clean-up) is removed by the run's next attempt on that node, or by the site's "
     "epilogue: `rm -rf SLIPWAY_LOCAL_DISK/slipway-JOB.*` (of task 1 of array 12, JOB is 12_1).",
@@ -90,6 +90,7 @@ CONTRACT = HeaderText(
         ("qdel", "not requeued", ""),
     ),
     needs="OpenPBS (never run on PBS Professional and Torque)",
+    processes=" on the first node, a timer for the time limit;",
     settings="`qsub -v NAME=VALUE,...` sets them, or `qsub -V` takes them from the environment; so do options of the "
     'trainer, as SLIPWAY_ARGS="--epochs 3".',
 )

@@ -67,7 +67,7 @@ fi"""
 CONTRACT = HeaderText(
     stop="scancel JOB: the ranks get SIGTERM and save; Slurm kills them after the site's KillWait@{torchrun}. The job "
     "ends and is not requeued.",
-    log="Slurm's log goes to the folder of submission.",
+    log="Slurm's log, with all output of the ranks and without a limit, goes to the folder of submission.",
     scratch="$SLURM_JOB_ID",
     remains="A folder that stays (see Clean-up) is removed by the run's next attempt on that node, by the site's "
     "epilog, or by you on that node: `rm -rf SLIPWAY_LOCAL_DISK/slipway-$SLURM_JOB_ID.*` (docs/sites.md).",
@@ -81,7 +81,7 @@ CONTRACT = HeaderText(
     restarts=(
         ("Slurm reports a node failure before ranks fail", "Slurm (--requeue)", "no limit"),
         (
-            "the first node dies, in a job with --no-kill (for spare nodes)",
+            "the first node dies, in a job with --no-kill and SLIPWAY_SPARES or SLIPWAY_SHRINK",
             "guard.sh on another node: scontrol requeue",
             "SLIPWAY_MAX_REQUEUES times, then scancel",
         ),
@@ -95,6 +95,8 @@ CONTRACT = HeaderText(
         ("scancel", "not requeued", ""),
     ),
     needs="Slurm 20.11",
+    processes=" on the other nodes, a job step that sleeps until the job ends (watch_scratch.sh); with SLIPWAY_SPARES "
+    "or SLIPWAY_SHRINK, a job step on one other node (guard.sh), which checks a heartbeat file every 5 s;",
 )
 WAITING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
 RUNNING = {"RUNNING", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"}

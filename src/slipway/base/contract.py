@@ -163,7 +163,7 @@ class Setting(NamedTuple):
 
 _TRAINING = (
     Setting("USE_CONTAINER", SWITCH, "1: in SLIPWAY_IMAGE; 0: in SLIPWAY_VENV",
-            "1: each process runs in `SLIPWAY_IMAGE` with Apptainer; 0: in the virtual environment `SLIPWAY_VENV`"),
+            "1: each process runs in `SLIPWAY_IMAGE`, with the site's container runtime; 0: in the virtual environment `SLIPWAY_VENV`"),
     Setting("BACKEND", choice("ddp", "horovod", "single"), "ddp or horovod",
             "how ranks train together: `ddp` (PyTorch), `horovod`, or `single` for one process; a job script that "
             "cannot launch the backend names the script that can"),
@@ -181,8 +181,8 @@ _TRAINING = (
     Setting("SLIPWAY_ADAPT", SWITCH, "0: your script runs without lib/sitecustomize.py",
             "0: the job does not change the arguments, environment and `init_process_group` of `SLIPWAY_SCRIPT` "
             "([guide.md](guide.md#what-a-job-changes-for-your-script)), and does not count the ranks; by default 1"),
-    Setting("SLIPWAY_DATA", PATH, "folder, squashfs image or tar; empty: built-in sets",
-            "the data: a folder, or a squashfs image or tar file of one "
+    Setting("SLIPWAY_DATA", PATH, "folder, squashfs, tar or zip; empty: built-in sets",
+            "the data: a folder, or a squashfs image, tar or zip file of one "
             "([data.md](data.md#one-file-in-place-of-a-million)). The folder is the trainer's `--data-dir`; a user "
             "script finds the folder, or any other file given here, in `DATA`", optional=True),
     Setting("SLIPWAY_OUTPUT", PATH, "parent of run folders, on a disk that all nodes share",
@@ -205,11 +205,11 @@ _TRAINING = (
             "`SLIPWAY_NODES`", optional=True),
     Setting("SLIPWAY_WAIT_SECONDS", COUNT, "maximum time to wait for the nodes",
             "maximum time that a client waits for its nodes"),
-    Setting("SLIPWAY_MAX_REQUEUES", NUMBER, "maximum number of automatic requeues",
+    Setting("SLIPWAY_MAX_REQUEUES", NUMBER, "maximum number of requeues by this script",
             "maximum number of automatic requeues of a run, after a time limit or for lack of healthy nodes; requeues "
             "by the scheduler itself do not count, and manual resubmission resets the count"),
-    Setting("SLIPWAY_MAX_RESTARTS", NUMBER, "maximum number of restarts within a job",
-            "maximum number of times that a job restarts its ranks after a rank, a launcher or a node died; 0: never"),
+    Setting("SLIPWAY_MAX_RESTARTS", NUMBER, "maximum number of restarts per start of the job",
+            "maximum number of times that a job restarts its ranks after a rank, a launcher or a node died, counted anew at each start of the job; 0: never"),
     Setting("SLIPWAY_SPARES", NUMBER, "spare nodes that wait to replace lost ones",
             "number of the job's nodes that do not train, but wait, checked and with all copies, to replace a lost "
             "node"),

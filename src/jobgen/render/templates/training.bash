@@ -21,7 +21,7 @@ fi
 # @{example}
 @{settings}
 
-# Site @{site}: variables for its nodes. One that is set at submission takes precedence.
+# Site @{site}: launcher, container runtime and environment of its nodes.
 @{site_lines}
 
 @{library}
