@@ -31,6 +31,8 @@
 #               while it grows) and RUN_DIR/verdict.N. A line near the end reports the hours used;
 #               gpu_usage.py queries the GPUs' driver every 10 s (nice 19). Exit codes: 0 done; 75
 #               stopped, can be continued; 78 change the settings first; any other code: failed.
+# Needs:        Bash 4.4, GNU coreutils, findutils, diffutils, tar, awk, sed and grep; Apptainer 1.1
+#               with USE_CONTAINER=1.
 # Privileges:   None: no root, no sudo, no daemon. The script downloads only what you request: data
 #               by the trainer's --download, to SLIPWAY_DATA. torchrun listens on a port of this
 #               machine (MASTER_PORT), on all interfaces, without authentication.

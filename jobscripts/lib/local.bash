@@ -6,8 +6,8 @@ source "${BASH_SOURCE[0]%/*}/job.bash"
 readonly SCHEDULER_COMMANDS=()
 readonly RANKS_ON_CPU=2 # the smallest number with which ranks communicate
 
-# choose_container: if USE_CONTAINER is empty, choose the image if Apptainer can run it, otherwise
-# the virtual environment. Sets USE_CONTAINER.
+# choose_container: if USE_CONTAINER is empty, choose the image if the container runtime can run it,
+# otherwise the virtual environment. Sets USE_CONTAINER.
 choose_container() {
     [ -z "$USE_CONTAINER" ] || return 0
     USE_CONTAINER=0

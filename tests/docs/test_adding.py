@@ -1,4 +1,4 @@
-"""docs/adding.md, followed literally in a copy of the tree: Grid Engine becomes a scheduler, and its script runs."""
+"""docs/adding.md, followed literally in copies of the tree: the example scheduler and container runtime run ranks."""
 
 import json
 import os
@@ -11,8 +11,14 @@ import pytest
 
 from readme import ROOT, fresh_clone
 
-RECIPE = (ROOT / "docs" / "adding.md").read_text(encoding="utf-8").partition("### Example: Grid Engine\n")[2]
+PAGE = (ROOT / "docs" / "adding.md").read_text(encoding="utf-8")
 NEW = re.compile(r"`([\w./-]+)`:\n\n +```\w+\n(.*?) +```\n", flags=re.DOTALL)
+CH_RUN = """#!/bin/sh
+printf "%s\\n" "$@" >"$CALLS.$$"
+until [ "$1" = -- ]; do shift; done
+shift
+exec "$@"
+"""
 QRSH = '#!/bin/sh\n[ "$1" = -inherit ] || exit 1\nshift 2\nexec "$@"\n'
 SCRIPT = """
 import json, os, sys
@@ -25,22 +31,29 @@ if os.environ["RANK"] == "0" and (verdict := os.environ.get("VERDICT")):
 """
 
 
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory):
-    """Return a copy of the tree with the scheduler, and the files of a node."""
-    tree = fresh_clone(tmp_path_factory.mktemp("adding") / "tree")
-    files = NEW.findall(RECIPE)
-    assert len(files) == 3
+def follow(example, tree, programs):
+    """Write the new files of an example to a fresh copy of the tree, and stand-ins for programs to its ``bin``."""
+    section = re.split(r"(?m)^##+ ", PAGE.partition(f"### Example: {example}\n")[2])[0]
+    files = NEW.findall(section)
+    fresh_clone(tree)
     for name, text in files:
         assert not (tree / name).exists(), name
         (tree / name).parent.mkdir(exist_ok=True)
         (tree / name).write_text(textwrap.dedent(text))
     (tree / "bin").mkdir()
-    for program, text in {"qrsh": QRSH, "qstat": "#!/bin/sh\n"}.items():
+    for program, text in programs.items():
         (tree / "bin" / program).write_text(text)
         (tree / "bin" / program).chmod(0o755)
-    (tree / "hosts").write_text("localhost 4 gpu.q@node1 UNDEFINED\nlocalhost 4 low.q@node1 UNDEFINED\n")
     (tree / "my_train.py").write_text(SCRIPT)
+    return [name for name, _ in files]
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    """Return a copy of the tree with the scheduler, and the files of a node."""
+    tree = tmp_path_factory.mktemp("adding") / "tree"
+    assert len(follow("Grid Engine", tree, {"qrsh": QRSH, "qstat": "#!/bin/sh\n"})) == 3
+    (tree / "hosts").write_text("localhost 4 gpu.q@node1 UNDEFINED\nlocalhost 4 low.q@node1 UNDEFINED\n")
     return tree
 
 
@@ -103,3 +116,36 @@ def test_a_job_runs_and_goes_back_into_the_queue(tree, script, verdict, code, tm
     for rank in (0, 1):
         assert found[rank] == {"RANK": str(rank), **expected, "arguments": ["--flag", "a b"]}
     assert not list(tmp_path.glob("slipway-*"))
+
+
+def test_ranks_run_in_containers_of_the_new_runtime(tmp_path):
+    tree, image, runs, calls = (tmp_path / name for name in ("tree", "image", "runs", "calls"))
+    for folder in (image, runs, calls):
+        folder.mkdir()
+    assert len(follow("Charliecloud", tree, {"ch-run": CH_RUN})) == 2
+    done = run(tree, "shellcheck", "--external-sources", "jobscripts/lib/charliecloud.bash")
+    assert done.returncode == 0, done.stdout
+    render = "render ddp-local --site laptop --set container=charliecloud --output jobscripts/charliecloud.sh"
+    done = run(tree, sys.executable, "-m", "jobgen", *render.split())
+    assert done.returncode == 0, done.stderr
+    assert "Charliecloud 0.37" in (tree / "jobscripts" / "charliecloud.sh").read_text()
+    settings = {
+        "USE_CONTAINER": "1",
+        "SLIPWAY_IMAGE": str(image),
+        "SLIPWAY_DEVICE": "cpu",
+        "SLIPWAY_SCRIPT": "my_train.py",
+        "SLIPWAY_OUTPUT": str(runs),
+        "SLIPWAY_LOCAL_DISK": str(tmp_path),
+    }
+    env = {"CALLS": f"{calls}/ch-run", "HOME": "/var", "MASTER_ADDR": "127.0.0.1"}
+    done = run(tree, "bash", "jobscripts/charliecloud.sh", "--flag", "a b", **settings, **env)
+    assert done.returncode == 0, done.stderr
+    [folder] = runs.iterdir()
+    for rank in (0, 1):
+        found = json.loads((folder / f"rank{rank}.json").read_text())
+        assert (found["WORLD_SIZE"], found["arguments"]) == ("2", ["--flag", "a b"])
+    launches = [call for call in (file.read_text() for file in calls.iterdir()) if "torchrun" in call]
+    assert len(launches) == 1
+    options, _, program = launches[0].partition(f"\n{image}\n--\n")
+    assert {"--write-fake", f"--cd={tree}", "--bind=/var"} <= set(options.split("\n"))
+    assert "torchrun" in program.split("\n")

@@ -152,7 +152,9 @@ def _check_environment(
     if settings["USE_CONTAINER"] == "1":
         image, runtime = settings["SLIPWAY_IMAGE"], container_of(job.site.container)
         if image is not None and runtime.runs_file(image):
-            made = f"build it with `jobgen submit image_build --site {shlex.quote(site)}`{here}"
+            made = runtime.image_source
+            if runtime.runs_sif:
+                made = f"build it with `jobgen submit image_build --site {shlex.quote(site)}`{here}"
             yield from need("no-image", "SLIPWAY_IMAGE", image, f"{made}, or set USE_CONTAINER=0")
             _warn_of_gpu_mismatch(lambda: _variant_of(image, runtime))
         return

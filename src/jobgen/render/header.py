@@ -98,7 +98,7 @@ def contract(job: Job, scheduler: Scheduler, values: Dict[str, str]) -> str:
                 "ports": _ports(job, scheduler),
                 "any_nodes": "one node" if job.spec.backend == "single" else "any number of nodes and GPUs",
                 "mode": "750" if job.site.group_readable else "700",
-                "downloads": ("" if runtime.runs_sif else IMAGE) + (DOWNLOADS if job.site.downloads else ""),
+                "downloads": (IMAGE if runtime.pulls_images else "") + (DOWNLOADS if job.site.downloads else ""),
                 "arguments": " [options of the trainer]" if scheduler.takes_arguments else "",
                 "requeue": _requeue(job, scheduler),
                 "terms": TERMS,

@@ -253,7 +253,10 @@ def _output(job: Job) -> List[Tuple[str, str]]:
 
 def _settings(job: Job) -> List[Tuple[str, str]]:
     """Return the lines ``: "${NAME:=default}"`` with their comments, except SLIPWAY_OUTPUT."""
-    comments = {name: setting.comment for name, setting in SETTINGS.items()} | {"BACKEND": " or ".join(backends(job))}
+    comments = {name: setting.comment for name, setting in SETTINGS.items()}
+    comments["BACKEND"] = " or ".join(backends(job))
+    if job.spec.task not in BUILDS:
+        comments["SLIPWAY_IMAGE"] = f"container image; {container_of(job.site.container).image_source}"
     rows = [
         (f': "${{{name}:={value.in_bash()}}}"', comments[name])
         for name, value in defaults_of(job).items()

@@ -199,8 +199,8 @@ def _refuse_spec(spec: JobSpec, site: Site, scheduler: Scheduler, ranks: int, wh
     if spec.task == "image" and not container_of(site.container).runs_sif:
         raise JobgenError(
             "nothing-to-build",
-            f"{pair}: the job builds a SIF, which {site.container} does not run: use `podman build --tag slipway .` in "
-            f"a clone to build the Dockerfile.",
+            f"{pair}: the job builds a SIF, which {site.container} does not run. For the image of {site.container}, "
+            f"{container_of(site.container).image_source}.",
         )
     if spec.backend == "single" and spec.nodes > 1:
         raise JobgenError("conflicting-settings", f"{spec.name}: backend 'single' uses one process: add --set nodes=1.")

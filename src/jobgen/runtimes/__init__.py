@@ -30,7 +30,11 @@ class Container:
     launcher_of_container = ""
     """Launcher whose options start the container; "": the runtime is a command that any launcher can start."""
     runs_sif = False
-    """Whether it runs a SIF, which ``image_build.job`` builds."""
+    """Whether it runs a SIF, which ``image_build.job`` builds; otherwise `jobgen submit image_build` is refused."""
+    pulls_images = False
+    """Whether ``SLIPWAY_IMAGE`` can be a name in a registry, from which each node downloads the image."""
+    image_source: str
+    """What makes an image, in comments and errors: ``image_build.job builds it``."""
     inspect: Tuple[str, ...] = ()
     """Command that prints an image file's labels; the file's name follows it. (): image files have no labels."""
     mounts_squashfs = False
@@ -41,7 +45,8 @@ class Container:
     def words(self, options: List[Word]) -> List[Word]:
         """Return the words before a command that run it in the image, with the elements of the array ``binds``.
 
-        ``options``: the site's options, followed by those for GPUs.
+        ``options``: the site's options, followed by those for GPUs. A word that the shell expands is an ``Expansion``
+        or an ``array``; all other words are quoted where necessary.
         """
         raise NotImplementedError
 

@@ -15,6 +15,7 @@ class Apptainer(Container):
     library = "apptainer"
     gpu_options: ClassVar[Dict[str, Tuple[str, ...]]] = {"nvidia": ("--nv",), "amd": ("--rocm",)}
     runs_sif = True
+    image_source = "image_build.job builds it"
     inspect = ("apptainer", "inspect", "--labels")
     mounts_squashfs = True
     needs = "Apptainer 1.1"

@@ -20,6 +20,8 @@ class Podman(Container):
         "nvidia": ("--device=nvidia.com/gpu=all",),
         "amd": ("--device=/dev/kfd", "--device=/dev/dri"),
     }
+    pulls_images = True
+    image_source = "`podman build --tag slipway .` in a clone builds it"
     needs = "Podman 4"
 
     def words(self, options: List[Word]) -> List[Word]:

@@ -14,6 +14,8 @@ class Pyxis(Container):
     name = "pyxis"
     library = "pyxis"
     launcher_of_container = "srun"
+    pulls_images = True
+    image_source = "`enroot import` makes it"
     needs = "Pyxis 0.11"
 
     def words(self, options: List[Word]) -> List[Word]:

@@ -39,7 +39,7 @@ class HeaderText(NamedTuple):
     """Table: event after which the job starts again; what restarts it (scheduler or script); limit."""
     needs: str
     """Required version of the scheduler."""
-    processes: str
+    processes: str = ""
     """Processes of the library on the nodes that depend on the scheduler, each with a semicolon after it; or ""."""
     settings: str = ""
     """How settings reach the script; "": through the environment."""

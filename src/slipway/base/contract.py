@@ -163,13 +163,14 @@ class Setting(NamedTuple):
 
 _TRAINING = (
     Setting("USE_CONTAINER", SWITCH, "1: in SLIPWAY_IMAGE; 0: in SLIPWAY_VENV",
-            "1: each process runs in `SLIPWAY_IMAGE`, with the site's container runtime; 0: in the virtual environment `SLIPWAY_VENV`"),
+            "1: each process runs in `SLIPWAY_IMAGE`, with the site's container runtime; 0: in the virtual environment "
+            "`SLIPWAY_VENV`"),
     Setting("BACKEND", choice("ddp", "horovod", "single"), "ddp or horovod",
             "how ranks train together: `ddp` (PyTorch), `horovod`, or `single` for one process; a job script that "
             "cannot launch the backend names the script that can"),
-    Setting("SLIPWAY_IMAGE", PATH, "container image; image_build.job builds it",
-            "the image: a SIF file or a sandbox folder; for Pyxis a squashfs file; for Podman and Pyxis also a name in "
-            "a registry (`docker://...`)"),
+    Setting("SLIPWAY_IMAGE", PATH, "container image",
+            "the image, in a form that the site's container runtime runs "
+            "([sites.md](sites.md#container-runtimes))"),
     Setting("SLIPWAY_VENV", PATH, "virtual environment; venv_build.job builds it",
             "the folder of a virtual or conda environment; `conda:NAME`: the conda environment of that name; "
             "`modules`: the Python of the site's modules; `local`: installed on each node's local disk from "
@@ -209,7 +210,8 @@ _TRAINING = (
             "maximum number of automatic requeues of a run, after a time limit or for lack of healthy nodes; requeues "
             "by the scheduler itself do not count, and manual resubmission resets the count"),
     Setting("SLIPWAY_MAX_RESTARTS", NUMBER, "maximum number of restarts per start of the job",
-            "maximum number of times that a job restarts its ranks after a rank, a launcher or a node died, counted anew at each start of the job; 0: never"),
+            "maximum number of times that a job restarts its ranks after a rank, a launcher or a node died; each start "
+            "of the job, such as a requeue, counts from 0; 0: never"),
     Setting("SLIPWAY_SPARES", NUMBER, "spare nodes that wait to replace lost ones",
             "number of the job's nodes that do not train, but wait, checked and with all copies, to replace a lost "
             "node"),

@@ -410,7 +410,7 @@ GROUPS: Dict[str, Dict[str, Message]] = {
         ),
         "no-container-runtime": Message(
             EXIT_CONFIG,
-            "The node lacks the container runtime: apptainer, podman, or Slurm's Pyxis.",
+            "The node lacks the site's container runtime (`container` in the site file).",
             "Set its module (`modules`) or its folder (`path`) in the site file, or use an environment: "
             "`USE_CONTAINER=0`.",
         ),

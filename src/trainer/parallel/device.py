@@ -65,7 +65,7 @@ def _device_of(settings: Settings, local_rank: int, launcher: Launcher, *, gpus:
         return torch.device("cuda", _first_gpu(gpus, each, local_rank, bound=launcher.binds_gpus))
     if launch.device == "cuda":
         raise ConfigError(
-            "no-gpu", "--device cuda, but torch finds no GPU here: is the driver bound in (apptainer --nv)?"
+            "no-gpu", "--device cuda, but torch finds no GPU here: does the container get them (apptainer run --nv)?"
         )
     return CPU
 
