@@ -151,7 +151,7 @@ class TrainerProgram:
     def started(self, parts: Mapping[str, float]) -> None:
         """Write and log the startup time by part if --profile is start."""
         launch, world = self._settings.launch, self._comm.world
-        if launch.profile == START and world.rank in profiled_ranks(launch, world):
+        if launch.profile == START and world.rank in profiled_ranks(launch.profile_ranks, world):
             write_start(parts, self._folder.path / PROFILE, rank=world.rank)
 
     def write_results(self) -> None:

@@ -56,7 +56,7 @@ def run(
     """
     launch = settings.launch
     folder = RunFolder(Path(launch.output_dir or ""))
-    set_threads(launch.threads, comm, environment)
+    set_threads(launch.threads, comm, omp_threads=environment.threads)
     if launch.selftest:
         from trainer.selftest import run_selftest  # noqa: PLC0415 -- training does not need it
 
@@ -129,7 +129,7 @@ def _train(
         parts.close()
         if comm.world.is_root:
             steps = under_way.position.step - found.position.step
-            warn_if_missed(launch, steps)
+            warn_if_missed(launch.profile, steps)
             if settings.model.compile and steps:
                 warn_if_not_compiled()
         return reason

@@ -60,7 +60,7 @@ def settle(settings: Settings, comm: Communicator, *, backend: str, checkpoint: 
     asked = auto_keys(settings)
     here = supports_bf16(comm.device)
     if not asked:
-        warn_of_slow_bf16(settings, comm.device, here=here)
+        warn_of_slow_bf16(settings.train.amp, comm.device, here=here)
         return settings
     everywhere = sum_numbers(comm, [not here]) == [0]
 
@@ -74,16 +74,16 @@ def settle(settings: Settings, comm: Communicator, *, backend: str, checkpoint: 
         return values
 
     found = settled(settings, broadcast_json(comm, run_on_root(comm, decide)))
-    warn_of_slow_bf16(found, comm.device, here=here)
+    warn_of_slow_bf16(found.train.amp, comm.device, here=here)
     return found
 
 
-def warn_of_slow_bf16(settings: Settings, device: torch.device, *, here: bool) -> None:
-    """Warn if ``settings`` use bf16 and ``device`` emulates it; ``here``: the device multiplies bf16 in hardware.
+def warn_of_slow_bf16(amp: str, device: torch.device, *, here: bool) -> None:
+    """Warn if ``amp`` is bf16 and ``device`` emulates it; ``here``: the device multiplies bf16 in hardware.
 
     Do not warn about a CPU whose instruction sets torch does not report.
     """
-    if settings.train.amp != "bf16" or here:
+    if amp != "bf16" or here:
         return
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)

@@ -185,8 +185,8 @@ def check_config(header: Header, config: Config) -> None:
         raise ConfigError("different-run", f"the configuration and the checkpoint belong to different runs: {changed}.")
 
 
-def check_data(header: Header, dataset: Dataset, config: Config) -> str:
-    """Check that the model of the checkpoint with ``header`` fits ``dataset``, the training part.
+def check_data(header: Header, dataset: Dataset, data_dir: str) -> str:
+    """Check that the model of the checkpoint with ``header`` fits ``dataset``, the training part of ``data_dir``.
 
     Returns:
         A warning; "" if there is none.
@@ -194,7 +194,7 @@ def check_data(header: Header, dataset: Dataset, config: Config) -> str:
     Raises:
         ConfigError: if classes or image shape differ; the message states the difference.
     """
-    where, identity = f"the data in {config.data.data_dir}", header.facts["identity"]
+    where, identity = f"the data in {data_dir}", header.facts["identity"]
     for name, found in {"classes": len(dataset.classes), "image shape": list(dataset.shape)}.items():
         if identity[name] != found:
             raise ConfigError(

@@ -89,10 +89,10 @@ def connect(
     return comm, strategy
 
 
-def torch_backend(launch: Launch, device: torch.device) -> str:
-    """Return torch's name of the communication backend for ranks on ``device``."""
-    if launch.dist_backend != "auto":
-        return launch.dist_backend
+def torch_backend(dist_backend: str, device: torch.device) -> str:
+    """Return torch's name of the communication backend for ranks on ``device`` with this --dist-backend."""
+    if dist_backend != "auto":
+        return dist_backend
     return "nccl" if device.type == "cuda" else "gloo"
 
 

@@ -40,7 +40,7 @@ def run_selftest(
     launched = resolved(settings.launch, comm, strategy, [])
     with open_folder(folder, environment, comm, may_continue=False) as ownership:
         attempt = ownership.make(lambda owned: begin(owned, settings, comm.world, launched, step=0))
-        facts = measure(settings.launch, comm)
+        facts = measure(settings.launch.dist_backend, comm)
         sys.stdout.write(f"{facts}\n")  # all ranks write here: print might write the line end separately
         sys.stdout.flush()
         gathered = all_gather_json(comm, dataclasses.asdict(facts), device=torch.device("cpu"))
