@@ -30,7 +30,7 @@ from trainer.optim.amp import AMP_TYPES
 AUTO = "auto"
 DECODER = "data.decoder"
 PLAIN: Mapping[str, Any] = {"train.amp": "none", "model.channels_last": False, DECODER: "pil"}
-"""Keys that may be auto, with the defaults they had before ``auto`` existed."""
+"""Keys that may be auto, with their plain values, which a checkpoint that is older than a key has used."""
 VALUES: Mapping[str, list[Any]] = {
     "train.amp": [*AMP_TYPES],
     "model.channels_last": [False, True],
@@ -114,12 +114,12 @@ def saved(header: Header) -> dict[str, Any]:
     Raises:
         ConfigError: if the checkpoint's manifest holds an invalid value.
     """
-    values, tables = dict(PLAIN), header.facts.get(CONFIG, {})
+    values = {}
     for key, plain in PLAIN.items():
         section, name = key.split(".")
         try:
-            value = tables.get(section, {}).get(name, plain)
-        except AttributeError:  # no tables
+            value = header.facts[CONFIG].get(section, {}).get(name, plain)
+        except (KeyError, AttributeError):  # no tables
             value = None
         if type(value) is not type(plain) or value not in VALUES[key]:
             raise ConfigError("damaged-checkpoint", f"the checkpoint's manifest is damaged: it has no valid {key}.")
