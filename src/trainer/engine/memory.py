@@ -31,10 +31,10 @@ from trainer.model.normalise import memory_layout
 from trainer.model.recompute import recompute_blocks
 from trainer.optim.amp import autocast
 from trainer.optim.optimizers import state_copies
+from trainer.parallel.device import CPU
 from trainer.parallel.stages.pipeline import Pipeline
 
 log = logging.getLogger(__name__)
-CPU = torch.device("cpu")
 PERIODS = 2
 """Micro-batches per stage, in 1F1B, that reach the most live micro-batches: after that the order repeats."""
 

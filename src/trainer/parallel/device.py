@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import torch
 
 from slipway.base import startup_time
@@ -13,6 +15,13 @@ from trainer.config.settings import Settings
 CPU = torch.device("cpu")
 AUTO = "auto"
 """Value of --split with which the trainer chooses the cuts."""
+
+
+def now(device: torch.device) -> float:
+    """Return the host's clock in seconds, after ``device`` has finished all launched work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 def check_gpus() -> None:

@@ -6,7 +6,6 @@ import hashlib
 import os
 import platform
 import socket
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from slipway.dist.collectives import count_equal
 from slipway.dist.communicator import Communicator
 from trainer.config.settings import ModelConfig
 from trainer.model import build_model
+from trainer.parallel.device import now
 from trainer.parallel.strategy import torch_backend
 
 SHAPE, CLASSES = (1, 28, 28), 10
@@ -124,17 +124,9 @@ def _reduction(dist_backend: str, comm: Communicator) -> tuple[float, float]:
 
 
 def _timed(action: Callable[[], Tensor], device: torch.device) -> tuple[Tensor, float]:
-    _settle(device)
-    start = time.perf_counter()
+    start = now(device)
     result = action()
-    _settle(device)
-    return result, 1000 * (time.perf_counter() - start)
-
-
-def _settle(device: torch.device) -> None:
-    """Wait for a GPU's queued work; do nothing on a CPU."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    return result, 1000 * (now(device) - start)
 
 
 def _sources() -> str:
