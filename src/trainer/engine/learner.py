@@ -64,7 +64,7 @@ class Learner:
             devices: of the stages, if there are cuts.
         """
         train = config.train
-        self.comm, self.strategy = comm, Replicas(strategy) if cuts else strategy
+        self.comm, self.strategy = comm, Replicas(strategy.name) if cuts else strategy
         self.normalise = normalise
         self._amp, self._clip = train.amp, config.optim.clip_grad
         self._label_smoothing = config.optim.label_smoothing
@@ -254,14 +254,13 @@ class Learner:
         if self.ema:
             tensors |= {f"average of {name}": value.data for name, value in self.ema.module.named_parameters()}
         if differing := differences(self.comm, tensors):
-            error = TrainerError(
+            raise TrainerError(
                 "replicas-differ",
                 f"the replicas are no longer equal: {differing}. Memory or a GPU is faulty there, the nodes differ, or "
                 "an operation is not deterministic. The trainer does not save this state: exclude that node, and "
                 "resume from the last checkpoint.",
+                raised_on_all_ranks=True,
             )
-            error.raised_on_all_ranks = True
-            raise error
 
     def require_finite(self) -> None:
         """Raise a TrainerError if a weight is not finite; all ranks hold the same weights, so all raise it."""

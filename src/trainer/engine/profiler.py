@@ -154,9 +154,7 @@ def profiler_for(launch: Launch, folder: Path, world: World) -> Profiler | None:
     elif max(ranks) >= world.size:
         wrong = f"launch.profile_ranks: rank {max(ranks)} does not exist; ranks are 0 to {world.size - 1}."
     if wrong:
-        error = ConfigError("bad-profile", wrong)
-        error.raised_on_all_ranks = True
-        raise error
+        raise ConfigError("bad-profile", wrong, raised_on_all_ranks=True)
     if launch.profile == START or world.rank not in ranks:
         return None
     return Profiler(steps, folder / PROFILE, rank=world.rank)
