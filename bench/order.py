@@ -21,7 +21,7 @@ import torch
 from comparison import Comparison, Cost, Measure, compare_all, show
 
 from slipway.base.environment import World
-from trainer.config.settings import Config
+from trainer.config.settings import TrainConfig
 from trainer.data.base import Draws, Fetched, Ids
 from trainer.data.feed import Feed
 from trainer.data.order import KEYED, TABLES
@@ -60,7 +60,7 @@ def peak() -> int:
 def measure(version: int, samples: int) -> list[float]:
     """Return the seconds and MB of the first batch, and the microseconds of each further one."""
     torch.set_num_threads(1)
-    feed = Feed(Blank(samples), Config(), World(), pin_memory=False, warn=print)  # type: ignore[arg-type]
+    feed = Feed(Blank(samples), TrainConfig(), World(), workers=0, pin_memory=False, warn=print)  # type: ignore[arg-type]
     feed.order_version, feed.batch_size = version, BATCH
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets the peak memory: proc(5)
     before, began = peak(), time.process_time()

@@ -12,10 +12,8 @@ from slipway.base.contract import PROFILE
 from slipway.base.status import Status
 from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.header import Header, Position
-from slipway.dist.communicator import Communicator
 from slipway.run.metrics import Record
 from slipway.run.program import Speed
-from slipway.run.run import Policy
 from slipway.run.run_folder import RunFolder
 from trainer.build import Parts
 from trainer.config.errors import TrainerError
@@ -27,23 +25,16 @@ from trainer.results.progress import Progress
 from trainer.results.summary import log_end, write_results
 
 
-def policy(settings: Settings) -> Policy:
-    """Return the intervals of records and checkpoints in ``settings``."""
-    return Policy(settings.run.log_interval, checkpoint_steps=settings.run.checkpoint_interval, checkpoint_minutes=None)
-
-
 class TrainerProgram:
     """The trainer's implementation of slipway.run.program.Program."""
 
-    def __init__(
-        self, settings: Settings, comm: Communicator, folder: RunFolder, parts: Parts, *, start: Position
-    ) -> None:
+    def __init__(self, settings: Settings, folder: RunFolder, parts: Parts, *, start: Position) -> None:
         """Prepare to train ``parts`` from ``start``."""
-        self._settings, self._comm, self._folder = settings, comm, folder
-        self._parts, self._learner = parts, parts.learner
+        self._settings, self._folder = settings, folder
+        self._parts, self._learner, self._world = parts, parts.learner, parts.learner.comm.world
         self._samples_per_epoch = len(parts.train_set)
         self.progress = Progress(
-            epochs=settings.train.epochs, samples_per_epoch=self._samples_per_epoch, shown=comm.world.is_root
+            epochs=settings.train.epochs, samples_per_epoch=self._samples_per_epoch, shown=self._world.is_root
         )
         self.evaluation: Evaluation | None = None
         """The last evaluation of this attempt."""
@@ -75,7 +66,7 @@ class TrainerProgram:
             )
         self._check_bad_images(position.bad, f"{position.samples} images read in this epoch", self._samples_per_epoch)
         self._loss += loss
-        self._data_seconds += data_seconds / self._comm.world.size
+        self._data_seconds += data_seconds / self._world.size
         epochs = position.epoch - self._position.epoch
         self._samples += epochs * self._samples_per_epoch + position.samples - self._position.samples
         self._position = position
@@ -90,13 +81,12 @@ class TrainerProgram:
     def _check_bad_images(self, bad: int, of: str, samples: int) -> None:
         share = self._settings.data.bad_image_share
         if bad > share * samples:
-            error = TrainerError(
+            raise TrainerError(
                 "too-many-bad-images",
                 f"{bad} of {of} cannot be decoded (paths above), more than bad_image_share={share} of the set: fix the "
                 "data or raise --bad-image-share.",
+                raised_on_all_ranks=True,
             )
-            error.raised_on_all_ranks = True
-            raise error
 
     def sync_step(self, step: int) -> int:
         """Return ``step`` unchanged: all ranks are always at the same step."""
@@ -150,8 +140,8 @@ class TrainerProgram:
 
     def started(self, parts: Mapping[str, float]) -> None:
         """Write and log the startup time by part if --profile is start."""
-        launch, world = self._settings.launch, self._comm.world
-        if launch.profile == START and world.rank in profiled_ranks(launch, world):
+        launch, world = self._settings.launch, self._world
+        if launch.profile == START and world.rank in profiled_ranks(launch.profile_ranks, world):
             write_start(parts, self._folder.path / PROFILE, rank=world.rank)
 
     def write_results(self) -> None:
@@ -163,7 +153,7 @@ class TrainerProgram:
             self._folder,
             self.evaluation,
             self._parts.validation_set,
-            title=f"{model.arch} on {data.dataset}, {self._comm.world.size} rank(s)",
+            title=f"{model.arch} on {data.dataset}, {self._world.size} rank(s)",
             figures=self._settings.run.figures,
             learner=self._learner,
         )
@@ -177,7 +167,7 @@ class TrainerProgram:
             evaluation=self.evaluation,
             samples=self._samples,
             seconds=self._position.elapsed - self._start.elapsed,
-            ranks=self._comm.world.size,
+            ranks=self._world.size,
             kept=not self._settings.launch.dry_run,
         )
 

@@ -51,17 +51,19 @@ def build_parts(settings: Settings, comm: Communicator, strategy: Strategy) -> P
         ConfigError: if the data or the model is unavailable, or --memory finds that the model does not fit its devices.
     """
     train_set, validation_set = open_on_ranks(settings.data, comm)
-    feed = Feed(train_set, settings, comm.world, pin_memory=comm.device.type == "cuda", warn=log.warning)
+    workers, pin_memory = settings.data.workers, comm.device.type == "cuda"
+    feed = Feed(train_set, settings.train, comm.world, workers=workers, pin_memory=pin_memory, warn=log.warning)
     startup_time.mark(startup_time.DATA)
 
     shape, classes = train_set.shape, len(train_set.classes)
     model = initial_model(settings, shape=shape, classes=classes)
     devices = stage_devices(settings, comm.device)
-    choice = Choice(cuts_of(settings), [])
+    choice = Choice(cuts_of(settings.model.split), [])
     if settings.model.split == AUTO:
         choice = choose(model, _micro_batch(settings, shape, ranks=comm.world.size), devices, settings, comm)
     if settings.launch.memory:
-        report(memory_of(model, settings, cuts=choice.cuts, shape=shape, ranks=comm.world.size), devices, comm)
+        stages = memory_of(model, settings, cuts=choice.cuts, shape=shape, ranks=comm.world.size)
+        report(stages, devices, local_ranks=comm.world.local_size)
     learner = Learner(
         settings,
         comm,
@@ -79,12 +81,7 @@ def build_parts(settings: Settings, comm: Communicator, strategy: Strategy) -> P
         train_set=train_set,
         validation_set=validation_set,
         feed=feed,
-        validation_loader=Loader(
-            validation_set,
-            workers=settings.data.workers,
-            pin_memory=comm.device.type == "cuda",
-            warn=log.warning,
-        ),
+        validation_loader=Loader(validation_set, workers=workers, pin_memory=pin_memory, warn=log.warning),
         learner=learner,
         choice=choice,
     )
@@ -92,8 +89,8 @@ def build_parts(settings: Settings, comm: Communicator, strategy: Strategy) -> P
 
 def _micro_batch(settings: Settings, shape: Shape, *, ranks: int) -> Tensor:
     """Return model input of the largest micro-batch's size: zeros [n, c, h, w]."""
-    micro_steps = settings.train.grad_accum_steps
-    samples = largest_micro_batch(global_batch_size(settings, ranks), size=ranks, micro_steps=micro_steps)
+    batch_size, micro_steps = global_batch_size(settings.train, ranks), settings.train.grad_accum_steps
+    samples = largest_micro_batch(batch_size, size=ranks, micro_steps=micro_steps)
     # Batch norm needs at least two samples.
     images = torch.zeros(max(2, samples), *shape, dtype=getattr(torch, settings.train.dtype))
-    return images.to(memory_format=memory_layout(settings))
+    return images.to(memory_format=memory_layout(settings.model))

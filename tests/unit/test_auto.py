@@ -117,7 +117,6 @@ def test_explicit_settings_take_precedence(cpu, settings, backend, expected):
         ({"train": {"amp": "bf16"}, "model": {"channels_last": True}}, "ddp", ("bf16", True)),
         ({"train": {"amp": "bf16"}, "model": {"channels_last": True}}, "horovod", ("bf16", False)),
         ({"train": {"amp": "none"}, "model": {"channels_last": False}}, "ddp", ("none", False)),
-        (None, "ddp", ("none", False)),  # of version 0.1
     ],
 )
 def test_a_resumed_run_keeps_what_it_began_with(cpu, tables, backend, expected, instruction):

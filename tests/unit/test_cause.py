@@ -9,11 +9,11 @@ import torch
 from slipway import Session
 from slipway.base.cause import LONGEST, write_cause
 from slipway.base.errors import AllDamagedError, SlipwayError, StateMismatchError, TrackerError, explain
-from trainer.config.errors import ConfigError, TrainerError, UsageError
+from trainer.config.errors import ConfigError, TrainerError
 
 HOST = socket.gethostname()
 NO_GPU = ConfigError("no-gpu", "why")
-NO_FLAG = UsageError("unknown-flag", "--frob")
+NO_FLAG = ConfigError("unknown-flag", "--frob")
 DAMAGED = AllDamagedError(count=2, folder="a")
 
 

@@ -12,7 +12,7 @@ from messages import refused
 from mnist_files import write_mnist
 from slipway.base.environment import World
 from slipway.checkpoint.header import Position
-from trainer.config.settings import Config, DataConfig, TrainConfig
+from trainer.config.settings import DataConfig, TrainConfig
 from trainer.data.augment import crop_flip
 from trainer.data.base import InMemoryDataset, channel_statistics
 from trainer.data.feed import Feed, recorded
@@ -198,10 +198,12 @@ class TestFeed:
         flip=True,
     )
 
+    def feed(self, world, **train):
+        return Feed(self.DATASET, TrainConfig(**train), world, workers=0, pin_memory=False, warn=pytest.fail)
+
     def by_id(self, *, epoch=0, seed=0, start=0, steps=None, rank=0, size=1, **train):
         """Return the samples of one rank, by id."""
-        config = Config(train=TrainConfig(seed=seed, **train))
-        feed = Feed(self.DATASET, config, World(rank=rank, size=size), pin_memory=False, warn=pytest.fail)
+        feed = self.feed(World(rank=rank, size=size), seed=seed, **train)
         fed = {}
         for batch in feed.batches(epoch=epoch, start=start, steps=steps):
             if batch.micro.counted:
@@ -239,15 +241,12 @@ class TestFeed:
         assert len(self.by_id(batch_size=8, start=48, steps=5)) == 2
 
     def test_a_sample_that_only_joins_a_step_has_no_label(self):
-        feed = Feed(
-            self.DATASET, Config(train=TrainConfig(batch_size=2)), World(2, 3), pin_memory=False, warn=pytest.fail
-        )
-        for batch in feed.batches(epoch=0, start=0, steps=2):
+        for batch in self.feed(World(2, 3), batch_size=2).batches(epoch=0, start=0, steps=2):
             assert (batch.micro.counted, batch.labels.tolist()) == (False, [NO_LABEL] * 2)
         assert torch.equal(self.DATASET.labels, torch.arange(50))
 
     def test_the_samples_of_each_step_can_be_recorded(self, tmp_path):
-        feed = Feed(self.DATASET, Config(), World(), pin_memory=False, warn=pytest.fail)
+        feed = self.feed(World())
         path = tmp_path / "samples.jsonl"
         batches = list(recorded(feed.batches(epoch=0, start=0, steps=None), path, position=Position(step=7, epoch=2)))
         records = [json.loads(line) for line in path.read_text().splitlines()]

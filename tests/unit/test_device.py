@@ -140,4 +140,4 @@ def test_without_gpus_the_user_must_set_the_number_of_ranks(gpus, count, split, 
     [("cuda:1", "auto", "nccl"), ("cpu", "auto", "gloo"), ("cuda", "gloo", "gloo"), ("cpu", "mpi", "mpi")],
 )
 def test_gpus_train_over_nccl_and_cpus_over_gloo(device, chosen, backend):
-    assert torch_backend(Launch(dist_backend=chosen), torch.device(device)) == backend
+    assert torch_backend(chosen, torch.device(device)) == backend

@@ -27,7 +27,7 @@ from slipway.base.errors import (
     to_json,
 )
 from slipway.base.slugs import SLUGS
-from trainer.config.errors import ConfigError, TrainerError, UsageError
+from trainer.config.errors import ConfigError, TrainerError
 
 IN_USE = FolderInUseError(folder=Path("runs/a"), pid=7, host="node1", job="none", since="noon")
 
@@ -48,7 +48,7 @@ KINDS = [kind for kind in RunError.kinds.values() if kind.template]
 OTHERS = [
     (SlipwayError("lost-peer", "rank 3"), "lost-peer", 1, False),
     (ConfigError("unknown-name", "model 'x'"), "unknown-name", 78, False),
-    (UsageError("unknown-flag", "--frob"), "unknown-flag", 2, False),
+    (ConfigError("unknown-flag", "--frob"), "unknown-flag", 2, False),
     (TrainerError("diverged", "loss nan"), "diverged", 1, False),
     (OSError(errno.ENOSPC, "No space left on device"), "disk-full", 1, False),
     (OSError(errno.EIO, "Input/output error"), "unexpected-error", 1, True),

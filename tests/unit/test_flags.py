@@ -12,7 +12,7 @@ from jobgen.jobs import trainer_flags
 from jobgen.jobs.trainer_flags import load_schema, read_arguments
 from messages import refused
 from trainer.config.cli import parse
-from trainer.config.errors import UsageError
+from trainer.config.errors import ConfigError
 from trainer.config.schema import schema
 from trainer.config.settings import BackendName
 
@@ -132,8 +132,9 @@ def test_what_it_refuses_is_refused_in_one_line(arguments, slug, values):
     with refused(slug, *values, code=2) as error:
         read_arguments(arguments, schema())
     assert str(error.value).isprintable()
-    with pytest.raises(UsageError):
+    with pytest.raises(ConfigError) as refusal:
         parse(list(arguments))
+    assert refusal.value.exit_code == 2
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help", "--version"])

@@ -317,13 +317,12 @@ class TestWorkers:
 
     def fed(self, folder, *, workers, epoch=0):
         """Return the images and labels of an epoch, augmented."""
-        data = DataConfig(
-            dataset="imagefolder", data_dir=str(folder), image_size=16, resized_crop=True, flip=True, workers=workers
-        )
+        data = DataConfig(dataset="imagefolder", data_dir=str(folder), image_size=16, resized_crop=True, flip=True)
         feed = Feed(
             open_data(data).train,
-            Config(data=data, train=TrainConfig(batch_size=3)),
+            TrainConfig(batch_size=3),
             World(),
+            workers=workers,
             pin_memory=False,
             warn=print,
         )

@@ -240,7 +240,7 @@ def test_the_moving_average_is_what_is_evaluated():
 def test_a_warm_up_does_not_change_the_model():
     learner = learner_of(arch="resnet18", dtype="float32")
     before = {name: value.clone() for name, value in learner.model.state_dict().items()}
-    learner._warm_up(SHAPE)(learner.model)
+    learner._warm_up(SHAPE, learner.model)
     assert all(torch.equal(value, before[name]) for name, value in learner.model.state_dict().items())
     assert all(parameter.grad is None for parameter in learner.model.parameters())
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from slipway.rng.permutation import LARGE
-from trainer.config.settings import Config, TrainConfig
+from trainer.config.settings import TrainConfig
 from trainer.data.feed import global_batch_size
 from trainer.data.order import KEYED, TABLES, VERSIONS, epoch_of, version_for
 from trainer.data.sampler import part, rank_share, rank_steps
@@ -204,5 +204,5 @@ def test_a_new_run_draws_tables_up_to_the_same_number_of_samples_as_before():
 
 
 def test_the_batch_size_of_a_step_is_global_unless_it_is_given_for_each_rank():
-    assert global_batch_size(Config(train=TrainConfig(batch_size=10)), 4) == 10
-    assert global_batch_size(Config(train=TrainConfig(batch_size=10, batch_size_per_rank=16)), 4) == 64
+    assert global_batch_size(TrainConfig(batch_size=10), 4) == 10
+    assert global_batch_size(TrainConfig(batch_size=10, batch_size_per_rank=16), 4) == 64

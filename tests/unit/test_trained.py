@@ -203,13 +203,13 @@ class TestFit:
     def test_other_data(self, run, change, values):
         header = read_trained(find_source(str(run), best=False))[1].header
         with refused("different-data", *values):
-            check_data(header, dataclasses.replace(DATA.train, **change), CONFIG)
+            check_data(header, dataclasses.replace(DATA.train, **change), CONFIG.data.data_dir)
 
     def test_another_number_of_images_is_warned_of(self, run):
         header = read_trained(find_source(str(run), best=False))[1].header
-        assert check_data(header, DATA.train, CONFIG) == ""
+        assert check_data(header, DATA.train, CONFIG.data.data_dir) == ""
         other = dataclasses.replace(DATA.train, images=DATA.train.images[:9], labels=DATA.train.labels[:9])
-        assert_names(check_data(header, other, CONFIG), " 9 ", "1438")
+        assert_names(check_data(header, other, CONFIG.data.data_dir), " 9 ", "1438")
 
 
 class TestExport:

@@ -24,20 +24,19 @@ class SlipwayError(Exception):
 
     retryable = False
     """Whether an unchanged retry may help; if not, the attempt's verdict is "failed"."""
-    raised_on_all_ranks = False
-    """Whether every rank raises the same error, so that only rank 0 needs to report it."""
     in_training = False
     """Whether this rank had taken an optimizer step in this attempt before the error."""
 
-    def __init__(self, slug: str, text: str) -> None:
+    def __init__(self, slug: str, text: str, *, raised_on_all_ranks: bool = False) -> None:
         """Create the error.
 
         Args:
             slug: a key of ``slipway.base.slugs.SLUGS``, which contains the exit code.
             text: the message, one or more sentences.
+            raised_on_all_ranks: whether every rank raises the same error, so that only rank 0 needs to report it.
         """
         super().__init__(slug, text)
-        self.slug, self.text = slug, text
+        self.slug, self.text, self.raised_on_all_ranks = slug, text, raised_on_all_ranks
         code = SLUGS[slug].exit_code
         self.exit_code = EXIT_FAILED if code is None else code
 

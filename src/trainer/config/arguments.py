@@ -9,7 +9,7 @@ from slipway.base.contract import VERSION
 from slipway.base.flags import ArgumentError, read_arguments
 from trainer.config.cli import Tables, convert, exit_with
 from trainer.config.commands import COMMANDS
-from trainer.config.errors import UsageError
+from trainer.config.errors import ConfigError
 from trainer.config.schema import schema
 from trainer.config.settings import Launch
 from trainer.config.usage import help_text
@@ -65,25 +65,25 @@ def read(command: str, argv: Sequence[str], own: Mapping[str, Any], taken: Mappi
         taken: keys of the trainer's configuration that the command accepts, by section.
 
     Raises:
-        UsageError: for an unknown flag, an invalid value, or missing or surplus positional arguments.
+        ConfigError: for an unknown flag, an invalid value, or missing or surplus positional arguments.
     """
     flags, names = _schema(own, taken), [word for word in COMMANDS[command].usage.split() if word.isupper()]
     try:
         found = read_arguments(argv, flags, names=names)
     except ArgumentError as error:
-        raise UsageError(error.slug, f"{command}: {error}") from error
+        raise ConfigError(error.slug, f"{command}: {error}") from error
     match found.request:
         case "help":
             exit_with(_help(command, flags))
         case "version":
             exit_with(f"slipway {VERSION}\n")
         case "print-config":
-            raise UsageError(
+            raise ConfigError(
                 "flag-conflict",
                 f"{command}: --print-config is a flag of training; read config.toml in the run folder instead.",
             )
     if missing := names[len(found.files) :]:
-        raise UsageError(
+        raise ConfigError(
             "missing-argument",
             f"{command}: {' and '.join(missing)} missing. Usage: trainer {command} {COMMANDS[command].usage}",
         )

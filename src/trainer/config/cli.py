@@ -16,7 +16,7 @@ from slipway.base.contract import VERSION
 from slipway.base.flags import ArgumentError, read_arguments
 from slipway.base.third_party_errors import InvalidValue, invalid_choice, invalid_value, is_pattern_mismatch
 from trainer.config.commands import overview
-from trainer.config.errors import ConfigError, UsageError, did_you_mean
+from trainer.config.errors import ConfigError, did_you_mean
 from trainer.config.schema import schema
 from trainer.config.settings import ALTERNATIVES, Settings, experiment
 from trainer.config.usage import help_text
@@ -31,17 +31,17 @@ def parse(argv: Sequence[str]) -> Settings:
     Exits with 0 after ``--help``, ``--version`` and ``--print-config``.
 
     Raises:
-        UsageError: for an unknown flag or an invalid value of a flag.
-        ConfigError: for a file that is missing, is not TOML, or holds an unknown key or an invalid value.
+        ConfigError: for an unknown flag or an invalid value of a flag, and for a file that is missing, is not TOML, or
+            holds an unknown key or an invalid value.
     """
     if not argv:
-        raise UsageError(
+        raise ConfigError(
             "missing-argument", "nothing to train: pass a CONFIG.toml (examples: configs/) or flags (see --help)."
         )
     try:
         arguments = read_arguments(argv, schema())
     except ArgumentError as error:
-        raise UsageError(error.slug, str(error)) from error
+        raise ConfigError(error.slug, str(error)) from error
     match arguments.request:
         case "help":
             exit_with(_help())
@@ -52,7 +52,7 @@ def parse(argv: Sequence[str]) -> Settings:
         settings = convert(_merge([*files, arguments.tables]))
     except ConfigError as error:  # the files were valid, so a flag is at fault
         slug = "flag-conflict" if error.slug == "conflicting-settings" else "bad-flag-value"
-        raise UsageError(slug, str(error)) from error
+        raise ConfigError(slug, str(error)) from error
     if arguments.request == "print-config":
         import tomli_w  # noqa: PLC0415 -- not in the base install, in which the rest of this module works
 

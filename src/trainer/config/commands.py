@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
 
-from trainer.config.errors import UsageError, did_you_mean
+from trainer.config.errors import ConfigError, did_you_mean
 
 Main = Callable[[list[str]], int]
 
@@ -43,13 +43,13 @@ def find_command(argv: Sequence[str]) -> Main | None:
     """Return the ``main`` of the command that ``argv`` begins with; None if the first word is not a command.
 
     Raises:
-        UsageError: if the first word looks like a command but is neither a command nor a file.
+        ConfigError: if the first word looks like a command but is neither a command nor a file.
     """
     word = next(iter(argv), "")
     if word in COMMANDS:
         return cast("Main", importlib.import_module(COMMANDS[word].module).main)
     if re.fullmatch(r"[A-Za-z][A-Za-z-]*", word) and not os.path.lexists(word):
-        raise UsageError(
+        raise ConfigError(
             "unknown-command",
             f"{word!r} is neither a command nor a file.{did_you_mean(word, COMMANDS)} Commands: {', '.join(COMMANDS)}. "
             "To train, pass .toml files and flags (see --help).",

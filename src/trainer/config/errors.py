@@ -16,11 +16,7 @@ class TrainerError(SlipwayError):
 
 
 class ConfigError(TrainerError):
-    """The configuration, its data or its environment is wrong."""
-
-
-class UsageError(ConfigError):
-    """A flag is unknown or its value is invalid."""
+    """The command line, the configuration, its data or its environment is wrong."""
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:

@@ -10,36 +10,42 @@ from pathlib import Path
 from slipway.base.environment import World
 from slipway.base.files import LineFile
 from slipway.checkpoint.header import Position
-from trainer.config.settings import Config
+from trainer.config.settings import TrainConfig
 from trainer.data.base import Dataset
 from trainer.data.loader import Batch, Loader, Stopwatch
 from trainer.data.order import epoch_of, version_for
 from trainer.data.sampler import rank_steps
 
 
-def global_batch_size(config: Config, ranks: int) -> int:
+def global_batch_size(train: TrainConfig, ranks: int) -> int:
     """Return the number of samples per optimizer step, over all ranks and micro-steps."""
-    per_rank = config.train.batch_size_per_rank
-    return per_rank * ranks if per_rank else config.train.batch_size
+    return train.batch_size_per_rank * ranks if train.batch_size_per_rank else train.batch_size
 
 
 class Feed:
     """Training batches in an order that depends on seed, epoch and position only."""
 
     def __init__(
-        self, dataset: Dataset, config: Config, world: World, *, pin_memory: bool, warn: Callable[[str], None]
+        self,
+        dataset: Dataset,
+        train: TrainConfig,
+        world: World,
+        *,
+        workers: int,
+        pin_memory: bool,
+        warn: Callable[[str], None],
     ) -> None:
         """Prepare to feed this rank of ``world`` from ``dataset``."""
         self.dataset = dataset
-        self.batch_size = global_batch_size(config, world.size)
+        self.batch_size = global_batch_size(train, world.size)
         self.order_version = version_for(len(dataset))
         """Version of the sample order, from trainer.data.order.VERSIONS; a resumed run keeps its version."""
         self._world = world
-        self._seed = config.train.seed
-        self._micro_steps = config.train.grad_accum_steps
+        self._seed = train.seed
+        self._micro_steps = train.grad_accum_steps
         self.waits = Stopwatch()
         """Measures how long training waits for data."""
-        self._loader = Loader(dataset, workers=config.data.workers, pin_memory=pin_memory, warn=warn)
+        self._loader = Loader(dataset, workers=workers, pin_memory=pin_memory, warn=warn)
 
     def close(self) -> None:
         """End the loader's workers."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from PIL import Image
 
 from trainer.config import arguments
-from trainer.config.errors import ConfigError, UsageError, did_you_mean
+from trainer.config.errors import ConfigError, did_you_mean
 from trainer.data import seeds
 from trainer.data.sets.aerial import LOOKS, draw
 
@@ -44,13 +44,12 @@ def main(argv: list[str]) -> int:
     """Write the data set that ``argv`` requests; return the exit code.
 
     Raises:
-        UsageError: for an unknown data set.
-        ConfigError: if the folder exists already or cannot be written.
+        ConfigError: for an unknown data set, or if the folder exists already or cannot be written.
     """
     found = arguments.read(NAME, argv, OWN, {})
     name, folder = found.names[0], Path(found.names[1])
     if name not in SETS:
-        raise UsageError(
+        raise ConfigError(
             "bad-flag-value",
             f"{NAME}: unknown data set {name!r}.{did_you_mean(name, SETS)} Valid: {', '.join(SETS)}.",
         )

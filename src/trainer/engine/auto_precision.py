@@ -30,7 +30,7 @@ from trainer.optim.amp import AMP_TYPES
 AUTO = "auto"
 DECODER = "data.decoder"
 PLAIN: Mapping[str, Any] = {"train.amp": "none", "model.channels_last": False, DECODER: "pil"}
-"""Keys that may be auto, with the defaults they had before ``auto`` existed."""
+"""Keys that may be auto, with their plain values, which a checkpoint that is older than a key has used."""
 VALUES: Mapping[str, list[Any]] = {
     "train.amp": [*AMP_TYPES],
     "model.channels_last": [False, True],
@@ -60,7 +60,7 @@ def settle(settings: Settings, comm: Communicator, *, backend: str, checkpoint: 
     asked = auto_keys(settings)
     here = supports_bf16(comm.device)
     if not asked:
-        warn_of_slow_bf16(settings, comm.device, here=here)
+        warn_of_slow_bf16(settings.train.amp, comm.device, here=here)
         return settings
     everywhere = sum_numbers(comm, [not here]) == [0]
 
@@ -74,16 +74,16 @@ def settle(settings: Settings, comm: Communicator, *, backend: str, checkpoint: 
         return values
 
     found = settled(settings, broadcast_json(comm, run_on_root(comm, decide)))
-    warn_of_slow_bf16(found, comm.device, here=here)
+    warn_of_slow_bf16(found.train.amp, comm.device, here=here)
     return found
 
 
-def warn_of_slow_bf16(settings: Settings, device: torch.device, *, here: bool) -> None:
-    """Warn if ``settings`` use bf16 and ``device`` emulates it; ``here``: the device multiplies bf16 in hardware.
+def warn_of_slow_bf16(amp: str, device: torch.device, *, here: bool) -> None:
+    """Warn if ``amp`` is bf16 and ``device`` emulates it; ``here``: the device multiplies bf16 in hardware.
 
     Do not warn about a CPU whose instruction sets torch does not report.
     """
-    if settings.train.amp != "bf16" or here:
+    if amp != "bf16" or here:
         return
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
@@ -114,12 +114,12 @@ def saved(header: Header) -> dict[str, Any]:
     Raises:
         ConfigError: if the checkpoint's manifest holds an invalid value.
     """
-    values, tables = dict(PLAIN), header.facts.get(CONFIG, {})
+    values = {}
     for key, plain in PLAIN.items():
         section, name = key.split(".")
         try:
-            value = tables.get(section, {}).get(name, plain)
-        except AttributeError:  # no tables
+            value = header.facts[CONFIG].get(section, {}).get(name, plain)
+        except (KeyError, AttributeError):  # no tables
             value = None
         if type(value) is not type(plain) or value not in VALUES[key]:
             raise ConfigError("damaged-checkpoint", f"the checkpoint's manifest is damaged: it has no valid {key}.")

@@ -147,9 +147,8 @@ def changes(header: Header, config: Config, *, ranks: int) -> str:
     """Describe the settings that changed since the checkpoint with this ``header``; "" if none did."""
     before: dict[str, Any] = {"number of ranks": header.facts["world_size"]}
     now: dict[str, Any] = {"number of ranks": ranks}
-    if CONFIG in header.facts:
-        for keys, tables in ((before, header.facts[CONFIG]), (now, _as_saved(config))):
-            keys |= {f"{section}.{key}": value for section, table in tables.items() for key, value in table.items()}
+    for keys, tables in ((before, header.facts[CONFIG]), (now, _as_saved(config))):
+        keys |= {f"{section}.{key}": value for section, table in tables.items() for key, value in table.items()}
     return "; ".join(
         f"{key} was {before.get(key, 'not set')!r} and is {now.get(key, 'not set')!r}"
         for key in dict.fromkeys([*before, *now])

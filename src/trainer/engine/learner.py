@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -64,7 +65,7 @@ class Learner:
             devices: of the stages, if there are cuts.
         """
         train = config.train
-        self.comm, self.strategy = comm, Replicas(strategy) if cuts else strategy
+        self.comm, self.strategy = comm, Replicas(strategy.name) if cuts else strategy
         self.normalise = normalise
         self._amp, self._clip = train.amp, config.optim.clip_grad
         self._label_smoothing = config.optim.label_smoothing
@@ -86,7 +87,7 @@ class Learner:
         """The learning rate of the current or last step."""
         self._step = 0
         self.replica, self.optimizer = self.strategy.prepare(
-            comm, model, build_optimizer(config.optim, model.parameters()), self._warm_up(shape)
+            comm, model, build_optimizer(config.optim, model.parameters()), partial(self._warm_up, shape)
         )
         if self.pipeline and self.scaler.is_enabled():
             skip_on_all_devices(self.optimizer)
@@ -106,19 +107,15 @@ class Learner:
         """Times of the pipeline's passes in the last measured step of this attempt."""
         self._steps = 0
 
-    def _warm_up(self, shape: Shape) -> Callable[[nn.Module], None]:
-        """Return the warm-up pass for Strategy.prepare, for images of ``shape``."""
-
-        def warm_up(replica: nn.Module) -> None:
-            buffers = [buffer.clone() for buffer in self.model.buffers()]
-            images = torch.zeros(2, *shape, dtype=torch.uint8)
-            with autocast(self._amp, self.comm.device):
-                replica(self.normalise(images)).float().sum().backward()
-            self.model.zero_grad(set_to_none=True)
-            for buffer, value in zip(self.model.buffers(), buffers, strict=True):
-                buffer.copy_(value)
-
-        return warm_up
+    def _warm_up(self, shape: Shape, replica: nn.Module) -> None:
+        """Run a forward and a backward pass on images of ``shape`` for Strategy.prepare, and leave no trace of it."""
+        buffers = [buffer.clone() for buffer in self.model.buffers()]
+        images = torch.zeros(2, *shape, dtype=torch.uint8)
+        with autocast(self._amp, self.comm.device):
+            replica(self.normalise(images)).float().sum().backward()
+        self.model.zero_grad(set_to_none=True)
+        for buffer, value in zip(self.model.buffers(), buffers, strict=True):
+            buffer.copy_(value)
 
     @property
     def randomness(self) -> int:
@@ -134,7 +131,7 @@ class Learner:
         return seeder_of(version, self.model, self.comm.device, seed=self._seed, rank=self.comm.world.rank)
 
     def _replay(self) -> AbstractContextManager[None]:
-        return self._seeder.replay()
+        return self._seeder.replay()  # of the seeder in use then
 
     def start_step(self, position: Position, *, step_samples: int) -> None:
         """Set the state that depends on the position alone: dropout's seed (step) and the learning rate (epoch).
@@ -254,14 +251,13 @@ class Learner:
         if self.ema:
             tensors |= {f"average of {name}": value.data for name, value in self.ema.module.named_parameters()}
         if differing := differences(self.comm, tensors):
-            error = TrainerError(
+            raise TrainerError(
                 "replicas-differ",
                 f"the replicas are no longer equal: {differing}. Memory or a GPU is faulty there, the nodes differ, or "
                 "an operation is not deterministic. The trainer does not save this state: exclude that node, and "
                 "resume from the last checkpoint.",
+                raised_on_all_ranks=True,
             )
-            error.raised_on_all_ranks = True
-            raise error
 
     def require_finite(self) -> None:
         """Raise a TrainerError if a weight is not finite; all ranks hold the same weights, so all raise it."""

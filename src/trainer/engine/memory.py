@@ -20,7 +20,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 
-from slipway.dist.communicator import Communicator
 from trainer.config.errors import ConfigError
 from trainer.config.plugin import reason_of
 from trainer.config.settings import Config
@@ -32,10 +31,10 @@ from trainer.model.normalise import memory_layout
 from trainer.model.recompute import recompute_blocks
 from trainer.optim.amp import autocast
 from trainer.optim.optimizers import state_copies
+from trainer.parallel.device import CPU
 from trainer.parallel.stages.pipeline import Pipeline
 
 log = logging.getLogger(__name__)
-CPU = torch.device("cpu")
 PERIODS = 2
 """Micro-batches per stage, in 1F1B, that reach the most live micro-batches: after that the order repeats."""
 
@@ -73,7 +72,7 @@ class _Step:
     def images(self, samples: int) -> Tensor:
         """Return images of ``train.dtype`` [samples, c, h, w]."""
         images = torch.empty(samples, *self._shape, dtype=torch.uint8)
-        return images.to(self._dtype, memory_format=memory_layout(self._config))
+        return images.to(self._dtype, memory_format=memory_layout(self._config.model))
 
     def prepare(self, micro: int) -> Tensor:  # noqa: ARG002 -- all are the same
         """Return the images of a micro-batch."""
@@ -101,7 +100,7 @@ def memory_of(model: nn.Module, config: Config, *, cuts: Sequence[str], shape: S
     Raises:
         ConfigError: if the model cannot be computed without data.
     """
-    batch_size, micro_steps = global_batch_size(config, ranks), config.train.grad_accum_steps
+    batch_size, micro_steps = global_batch_size(config.train, ranks), config.train.grad_accum_steps
     samples = largest_micro_batch(batch_size, size=ranks, micro_steps=micro_steps)
     count = min(micro_steps, -(-batch_size // ranks))
     if config.model.pipeline == "1f1b" or not cuts:
@@ -115,7 +114,7 @@ def memory_of(model: nn.Module, config: Config, *, cuts: Sequence[str], shape: S
             pipeline = Pipeline(model, cuts, [CPU] * (len(cuts) + 1), schedule=config.model.pipeline)
             if config.model.recompute:
                 recompute_blocks(model, cuts, replay=nullcontext)
-            evaluation = _evaluation(pipeline, step, config)
+            evaluation = _evaluation(pipeline, step, config.train.val_batch_size)
             activations = _training(pipeline, step, count)
     except ConfigError:
         raise
@@ -141,8 +140,8 @@ def memory_of(model: nn.Module, config: Config, *, cuts: Sequence[str], shape: S
     return found
 
 
-def report(stages: Sequence[StageMemory], devices: Sequence[torch.device], comm: Communicator) -> None:
-    """Log the memory that each of ``stages`` needs on its entry in ``devices``.
+def report(stages: Sequence[StageMemory], devices: Sequence[torch.device], *, local_ranks: int) -> None:
+    """Log the memory that each of ``stages`` needs on its entry in ``devices``; ``local_ranks`` share the node.
 
     Raises:
         ConfigError: if a device has less memory than its stages need.
@@ -160,7 +159,7 @@ def report(stages: Sequence[StageMemory], devices: Sequence[torch.device], comm:
             _megabytes(stage.evaluation),
         )
     for device, need in needed.items():
-        has = _capacity(device, comm)
+        has = _capacity(device, local_ranks)
         log.info("%s: a rank needs %s of %s", device, _megabytes(need), _megabytes(has))
         if need > has:
             raise ConfigError(
@@ -194,13 +193,13 @@ def report_peaks(devices: Iterable[torch.device]) -> None:
             log.info("%s: %s allocated at the peak", device, _megabytes(torch.cuda.max_memory_allocated(device)))
 
 
-def _capacity(device: torch.device, comm: Communicator) -> int:
+def _capacity(device: torch.device, local_ranks: int) -> int:
     """Return the bytes of ``device`` that a rank may use: a whole GPU, or on the CPU its share of the node's memory."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[1]
     total = re.search(r"MemTotal: *(\d+) kB", Path("/proc/meminfo").read_text(encoding="ascii"))
     assert total
-    return 1024 * int(total[1]) // comm.world.local_size
+    return 1024 * int(total[1]) // local_ranks
 
 
 def _megabytes(count: int) -> str:
@@ -217,10 +216,10 @@ def _training(pipeline: Pipeline, step: _Step, count: int) -> dict[int, int]:
     return meter.peak
 
 
-def _evaluation(pipeline: Pipeline, step: _Step, config: Config) -> dict[int, int]:
+def _evaluation(pipeline: Pipeline, step: _Step, samples: int) -> dict[int, int]:
     meter = Meter(_tensors(pipeline))
     with meter, torch.no_grad(), step.forward(0):
-        found = step.images(config.train.val_batch_size)
+        found = step.images(samples)
         for number, stage in enumerate(pipeline.stages):
             with meter.at(number):
                 found = stage(found.clone())

@@ -146,7 +146,7 @@ def profiler_for(launch: Launch, folder: Path, world: World) -> Profiler | None:
     """
     if not launch.profile:
         return None
-    ranks = profiled_ranks(launch, world)
+    ranks = profiled_ranks(launch.profile_ranks, world)
     steps = range(1) if launch.profile == START else range(*_step_range(launch.profile))
     wrong = ""
     if not steps:
@@ -154,19 +154,15 @@ def profiler_for(launch: Launch, folder: Path, world: World) -> Profiler | None:
     elif max(ranks) >= world.size:
         wrong = f"launch.profile_ranks: rank {max(ranks)} does not exist; ranks are 0 to {world.size - 1}."
     if wrong:
-        error = ConfigError("bad-profile", wrong)
-        error.raised_on_all_ranks = True
-        raise error
+        raise ConfigError("bad-profile", wrong, raised_on_all_ranks=True)
     if launch.profile == START or world.rank not in ranks:
         return None
     return Profiler(steps, folder / PROFILE, rank=world.rank)
 
 
-def profiled_ranks(launch: Launch, world: World) -> Sequence[int]:
-    """Return the ranks in --profile-ranks; some may not exist."""
-    if launch.profile_ranks == "all":
-        return range(world.size)
-    return [int(rank) for rank in launch.profile_ranks.split(",")]
+def profiled_ranks(ranks: str, world: World) -> Sequence[int]:
+    """Return the numbers in ``ranks``, the value of --profile-ranks; some of these ranks may not exist."""
+    return range(world.size) if ranks == "all" else [int(rank) for rank in ranks.split(",")]
 
 
 def write_start(parts: Mapping[str, float], folder: Path, *, rank: int) -> None:
@@ -180,11 +176,10 @@ def write_start(parts: Mapping[str, float], folder: Path, *, rank: int) -> None:
         log.info("rank %d: %s", rank, describe_start(dict(parts)))
 
 
-def warn_if_missed(launch: Launch, steps: int) -> None:
+def warn_if_missed(profile: str | None, steps: int) -> None:
     """Warn if the attempt ended, after ``steps`` steps, before the first step in --profile."""
-    first = 1 if launch.profile == START else _step_range(launch.profile or "0")[0]
-    if launch.profile and steps < first:
-        warn(log, "no-profile", "--profile %s: no profile, because this attempt took %d steps", launch.profile, steps)
+    if profile and steps < (1 if profile == START else _step_range(profile)[0]):
+        warn(log, "no-profile", "--profile %s: no profile, because this attempt took %d steps", profile, steps)
 
 
 def _step_range(steps: str) -> tuple[int, int]:

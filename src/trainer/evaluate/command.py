@@ -125,7 +125,7 @@ def _run_rank(plan: Plan, settings: Settings, request: StopRequest | None, envir
     comm, _ = connect(settings, environment)
     start_logging(comm.world)
     try:
-        set_threads(settings.launch.threads, comm, environment)
+        set_threads(settings.launch.threads, comm, omp_threads=environment.threads)
         _evaluate(plan, comm)
     except Exception as error:  # noqa: BLE001 -- abandon reports it and ends the process
         abort_rank(error, comm.world)
@@ -163,7 +163,7 @@ def _evaluate(plan: Plan, comm: Communicator) -> None:
     header = from_manifest(shared["manifest"])
     settings = settled(settings, saved(header))
     parts = open_on_ranks(settings.data, comm)
-    if warning := run_on_root(comm, lambda: check_data(header, parts.train, settings)):
+    if warning := run_on_root(comm, lambda: check_data(header, parts.train, settings.data.data_dir)):
         warn(log, "different-data", warning)
     model = _model(settings, comm, read and read.checkpoint, parts.train)
     about = header.facts[IMAGES]

@@ -10,7 +10,7 @@ from typing import Any
 from slipway.checkpoint.export import SAFETENSORS, require_new, write
 from slipway.checkpoint.header import Header
 from trainer.config import arguments
-from trainer.config.errors import UsageError
+from trainer.config.errors import ConfigError
 from trainer.config.settings import Config
 from trainer.engine.checkpoint import IMAGES
 from trainer.evaluate.trained_run import (
@@ -33,13 +33,15 @@ def main(argv: list[str]) -> int:
     found = arguments.read(NAME, argv, arguments.SOURCE, {})
     target = Path(found.names[1])
     if target.suffix == ".onnx":
-        raise UsageError(
+        raise ConfigError(
             "export-format",
             f"export: {target}: ONNX is not supported, because torch's exporter needs packages that the trainer does "
             "not need (onnxscript): export a .pt file, load it into the model, and call torch.onnx.export.",
         )
     if target.suffix not in SUFFIXES:
-        raise UsageError("export-format", f"export: {target} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}.")
+        raise ConfigError(
+            "export-format", f"export: {target} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}."
+        )
     require_new(target)
     source = find_source(found.names[0], best=found.own["best"])
     config = source.settings(found.own["config"], found.overrides)

@@ -19,7 +19,7 @@ from slipway.checkpoint.format import MANIFEST, Checkpoint, DamagedError, read_c
 from slipway.checkpoint.header import Header
 from slipway.checkpoint.store import CheckpointStore
 from trainer.config.cli import Tables, load
-from trainer.config.errors import ConfigError, UsageError
+from trainer.config.errors import ConfigError
 from trainer.config.settings import Config, Settings
 from trainer.data.sets import Dataset
 from trainer.engine.checkpoint import IMAGES, differences, identity_values, written_by_trainer
@@ -73,13 +73,12 @@ def find_source(name: str, *, best: bool) -> TrainedRun:
     """Return the run folder or checkpoint at path ``name``, which may be a link: ``checkpoints/latest`` or ``best``.
 
     Raises:
-        ConfigError: if ``name`` is neither a run folder nor a checkpoint.
-        UsageError: if ``best`` is set for a single checkpoint.
+        ConfigError: if ``name`` is neither a run folder nor a checkpoint, or ``best`` is set for a single checkpoint.
     """
     path = Path(name)
     if (path / MANIFEST).exists():
         if best:
-            raise UsageError("flag-conflict", f"--best needs a run folder; {name} is a single checkpoint.")
+            raise ConfigError("flag-conflict", f"--best needs a run folder; {name} is a single checkpoint.")
         folder = path.resolve().parent
         return TrainedRun(path, best, folder.parent if folder.name == CHECKPOINTS else None)
     if not path.is_dir():
@@ -185,8 +184,8 @@ def check_config(header: Header, config: Config) -> None:
         raise ConfigError("different-run", f"the configuration and the checkpoint belong to different runs: {changed}.")
 
 
-def check_data(header: Header, dataset: Dataset, config: Config) -> str:
-    """Check that the model of the checkpoint with ``header`` fits ``dataset``, the training part.
+def check_data(header: Header, dataset: Dataset, data_dir: str) -> str:
+    """Check that the model of the checkpoint with ``header`` fits ``dataset``, the training part of ``data_dir``.
 
     Returns:
         A warning; "" if there is none.
@@ -194,7 +193,7 @@ def check_data(header: Header, dataset: Dataset, config: Config) -> str:
     Raises:
         ConfigError: if classes or image shape differ; the message states the difference.
     """
-    where, identity = f"the data in {config.data.data_dir}", header.facts["identity"]
+    where, identity = f"the data in {data_dir}", header.facts["identity"]
     for name, found in {"classes": len(dataset.classes), "image shape": list(dataset.shape)}.items():
         if identity[name] != found:
             raise ConfigError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import multiprocessing
 import os
@@ -11,7 +10,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from multiprocessing import resource_tracker
@@ -131,18 +130,12 @@ def _import_for_ranks() -> ForkContext | SpawnContext:
 
 def _import(*names: str) -> None:
     """Import modules without starting threads in their libraries; each rank sets its thread count through torch."""
+    before = dict(os.environ)
     # OpenMP and OpenBLAS read these variables when they are loaded.
-    with _variables_set({"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}):
+    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+    try:
         for name in names:
             importlib.import_module(name)
-
-
-@contextlib.contextmanager
-def _variables_set(variables: dict[str, str]) -> Iterator[None]:
-    before = dict(os.environ)
-    os.environ.update(variables)
-    try:
-        yield
     finally:
         os.environ.clear()
         os.environ.update(before)

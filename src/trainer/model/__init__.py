@@ -31,7 +31,7 @@ def initial_model(config: Config, *, shape: Shape, classes: int) -> nn.Module:
     """
     torch.manual_seed(config.train.seed)
     model = build_model(config.model, shape=shape, classes=classes).to(getattr(torch, config.train.dtype))
-    return model.to(memory_format=memory_layout(config))  # type: ignore[call-overload]
+    return model.to(memory_format=memory_layout(config.model))  # type: ignore[call-overload]
 
 
 def build_model(config: ModelConfig, *, shape: Shape, classes: int) -> nn.Module:

@@ -26,13 +26,12 @@ def require_compiler(comm: Communicator) -> None:
     is_missing = comm.device.type == "cpu" and not shutil.which(compiler)
     hosts = [host for host in all_gather_json(comm, socket.gethostname() if is_missing else None) if host]
     if hosts:
-        error = ConfigError(
+        raise ConfigError(
             "no-compiler",
             f"--compile needs a C++ compiler, but {compiler!r} is missing on {', '.join(sorted(set(hosts)))}: install "
             "it, set CXX to another compiler, or train in the image, which contains one.",
+            raised_on_all_ranks=True,
         )
-        error.raised_on_all_ranks = True
-        raise error
 
 
 def compile_in_place(model: nn.Module) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trainer.config.settings import Config
+from trainer.config.settings import Config, ModelConfig
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ def normalisation(config: Config, mean_std: tuple[Tensor, Tensor], device: torch
     """Return the normalization for channels of this mean and standard deviation, each [c] on a scale of 0 to 1."""
     dtype = getattr(torch, config.train.dtype)
     mean, std = ((255 * value).to(device, dtype).view(1, -1, 1, 1) for value in mean_std)
-    return Normalise(mean, std, memory_layout(config))
+    return Normalise(mean, std, memory_layout(config.model))
 
 
-def memory_layout(config: Config) -> torch.memory_format:
+def memory_layout(model: ModelConfig) -> torch.memory_format:
     """Return the memory format of images and convolution weights."""
-    return torch.channels_last if config.model.channels_last is True else torch.contiguous_format
+    return torch.channels_last if model.channels_last is True else torch.contiguous_format

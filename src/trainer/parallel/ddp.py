@@ -52,7 +52,7 @@ class DDPStrategy:
                 world,
                 device,
                 # Over NCCL, a node without its GPU could not report this to the selftest.
-                backend="gloo" if launch.selftest else torch_backend(launch, device),
+                backend="gloo" if launch.selftest else torch_backend(launch.dist_backend, device),
                 init_method=launch.init_method,
                 master=environment.master() if by_variables else None,
                 agent_restart=agent_restart,

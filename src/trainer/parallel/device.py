@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import time
+
 import torch
 
 from slipway.base import startup_time
 from slipway.base.environment import Launcher
 from slipway.base.gpu import find_gpus, why_unusable
 from trainer.config.errors import ConfigError
-from trainer.config.settings import Config, Settings
+from trainer.config.settings import Settings
 
 CPU = torch.device("cpu")
 AUTO = "auto"
 """Value of --split with which the trainer chooses the cuts."""
+
+
+def now(device: torch.device) -> float:
+    """Return the host's clock in seconds, after ``device`` has finished all launched work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 def check_gpus() -> None:
@@ -37,20 +46,20 @@ def pick_device(settings: Settings, local_rank: int, launcher: Launcher) -> torc
     Raises:
         ConfigError: if the settings require GPUs and there are too few, or torch cannot use them.
     """
-    device = _device_of(settings, local_rank, launcher, gpus=_count_gpus(settings))
+    device = _device_of(settings, local_rank, launcher, gpus=_count_gpus(settings.launch.device))
     if device.type == "cuda":
         torch.cuda.set_device(device)
     startup_time.mark(startup_time.DEVICE)
     return device
 
 
-def _count_gpus(settings: Settings) -> int:
-    """Return the number of GPUs that torch may use.
+def _count_gpus(requested: str) -> int:
+    """Return the number of GPUs that torch may use with --device ``requested``.
 
     Raises:
         ConfigError: if torch cannot use this node's GPUs.
     """
-    if settings.launch.device == "cpu":
+    if requested == "cpu":
         return 0
     check_gpus()
     return torch.cuda.device_count()
@@ -76,7 +85,7 @@ def ranks_for_gpus(settings: Settings) -> int:
     Raises:
         ConfigError: if the GPUs do not suffice for one rank, or torch cannot use them.
     """
-    count, each = _count_gpus(settings), devices_of_rank(settings)
+    count, each = _count_gpus(settings.launch.device), devices_of_rank(settings)
     if count < each:
         raise ConfigError(
             "no-gpu",
@@ -92,7 +101,7 @@ def require_gpus(settings: Settings, ranks: int) -> None:
     Raises:
         ConfigError: the error of ``pick_device``, for the first rank without a device.
     """
-    count = _count_gpus(settings)
+    count = _count_gpus(settings.launch.device)
     for local_rank in range(ranks):
         _device_of(settings, local_rank, Launcher.SPAWN, gpus=count)
 
@@ -116,9 +125,9 @@ def stages_of(settings: Settings) -> int:
     Raises:
         ConfigError: if no setting determines it.
     """
-    launch = settings.launch
-    if settings.model.split != AUTO:
-        return 1 + len(cuts_of(settings))
+    launch, split = settings.launch, settings.model.split
+    if split != AUTO:
+        return 1 + len(cuts_of(split))
     if launch.stage_devices:
         return len(launch.stage_devices.split(","))
     if launch.devices_per_rank:
@@ -128,9 +137,8 @@ def stages_of(settings: Settings) -> int:
     )
 
 
-def cuts_of(config: Config) -> list[str]:
+def cuts_of(split: str | None) -> list[str]:
     """Return the submodules before which to cut the model, as --split lists them; [] for auto or no split."""
-    split = config.model.split
     return [name.strip() for name in split.split(",")] if split and split != AUTO else []
 
 

@@ -20,17 +20,10 @@ from trainer.config.settings import Launch, Settings
 
 
 class Strategy(Protocol):
-    """A backend: connects the ranks and wraps model and optimizer so that all ranks train one model."""
+    """A way to train one model on all ranks: wraps model and optimizer, and averages gradients."""
 
     name: str
     """The backend's value of --backend."""
-
-    def join(self, environment: Environment, waiting: AbstractContextManager[None]) -> Communicator:
-        """Join the world that the launcher describes, and return this rank's communicator.
-
-        Check this rank's own settings first, and then wait for the other ranks within ``waiting``.
-        """
-        ...
 
     def prepare(
         self, comm: Communicator, model: nn.Module, optimizer: Optimizer, warm_up: Callable[[nn.Module], None]
@@ -48,6 +41,17 @@ class Strategy(Protocol):
 
     def synchronized_gradients(self, optimizer: Optimizer) -> AbstractContextManager[None]:
         """Return a context in which each ``.grad`` is the mean over all ranks, to unscale, clip and step."""
+        ...
+
+
+class Backend(Strategy, Protocol):
+    """A strategy that also connects the ranks."""
+
+    def join(self, environment: Environment, waiting: AbstractContextManager[None]) -> Communicator:
+        """Join the world that the launcher describes, and return this rank's communicator.
+
+        Check this rank's own settings first, and then wait for the other ranks within ``waiting``.
+        """
         ...
 
 
@@ -69,7 +73,7 @@ def connect(
     if name == "auto":
         name = "ddp" if environment.is_ranked else "single"
     _reject_conflicts(settings, name)
-    strategy: Strategy
+    strategy: Backend
     match name:
         case "ddp":
             from trainer.parallel.ddp import DDPStrategy  # noqa: PLC0415 -- each library loads only if it is used
@@ -89,10 +93,10 @@ def connect(
     return comm, strategy
 
 
-def torch_backend(launch: Launch, device: torch.device) -> str:
-    """Return torch's name of the communication backend for ranks on ``device``."""
-    if launch.dist_backend != "auto":
-        return launch.dist_backend
+def torch_backend(dist_backend: str, device: torch.device) -> str:
+    """Return torch's name of the communication backend for ranks on ``device`` with this --dist-backend."""
+    if dist_backend != "auto":
+        return dist_backend
     return "nccl" if device.type == "cuda" else "gloo"
 
 

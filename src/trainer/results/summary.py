@@ -84,9 +84,9 @@ def log_end(
         log.info("trained on %d samples in %.1f s: %.0f samples/s, %.0f per rank", samples, seconds, rate, rate / ranks)
     if evaluation and status.state == "done":
         log_accuracy(evaluation)
-    if evaluation and status.state == "done" and kept:
-        drawn = f", figure: {CONFUSION_FIGURE}" if (folder.figures / CONFUSION_FIGURE).exists() else ""
-        log.info("confusion matrix: %s%s", folder.figures / CONFUSION, drawn)
+        if kept:
+            drawn = f", figure: {CONFUSION_FIGURE}" if (folder.figures / CONFUSION_FIGURE).exists() else ""
+            log.info("confusion matrix: %s%s", folder.figures / CONFUSION, drawn)
     if status.state == "stopped":
         log.info("stopped (%s) and saved at step %d; --resume auto continues", status.reason, status.step)
     if kept:

@@ -40,15 +40,13 @@ def run_selftest(
     launched = resolved(settings.launch, comm, strategy, [])
     with open_folder(folder, environment, comm, may_continue=False) as ownership:
         attempt = ownership.make(lambda owned: begin(owned, settings, comm.world, launched, step=0))
-        facts = measure(settings.launch, comm)
+        facts = measure(settings.launch.dist_backend, comm)
         sys.stdout.write(f"{facts}\n")  # all ranks write here: print might write the line end separately
         sys.stdout.flush()
         gathered = all_gather_json(comm, dataclasses.asdict(facts), device=torch.device("cpu"))
         ranks = [Facts(**found) for found in gathered]
         if found := faults(ranks, ranks_per_node=environment.planned_ranks_per_node):
-            error = ConfigError("selftest-failed", f"selftest: {'; '.join(found)}")
-            error.raised_on_all_ranks = True
-            raise error
+            raise ConfigError("selftest-failed", f"selftest: {'; '.join(found)}", raised_on_all_ranks=True)
         attempt.run(lambda begun: begun.conclude(Reason.NONE, step=0))
     log.info("selftest: %d rank(s) on %d node(s), nothing wrong", len(ranks), len({facts.host for facts in ranks}))
     return Reason.NONE

@@ -6,7 +6,6 @@ import hashlib
 import os
 import platform
 import socket
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +18,9 @@ import slipway
 from slipway.base.gpu import find_gpus
 from slipway.dist.collectives import count_equal
 from slipway.dist.communicator import Communicator
-from trainer.config.settings import Launch, ModelConfig
+from trainer.config.settings import ModelConfig
 from trainer.model import build_model
+from trainer.parallel.device import now
 from trainer.parallel.strategy import torch_backend
 
 SHAPE, CLASSES = (1, 28, 28), 10
@@ -66,12 +66,12 @@ class Facts:
         )
 
 
-def measure(launch: Launch, comm: Communicator) -> Facts:
-    """Measure this rank; all ranks must call this, because it runs an all-reduce."""
+def measure(dist_backend: str, comm: Communicator) -> Facts:
+    """Measure this rank; all ranks must call this, because it runs an all-reduce, over --dist-backend."""
     world, device = comm.world, comm.device
     alike = count_equal(comm, device.type, torch.device("cpu"))
     forward_ms = _forward_ms(device)
-    reduced, reduce_ms = _reduction(launch, comm) if alike == world.size else (0.0, -1.0)
+    reduced, reduce_ms = _reduction(dist_backend, comm) if alike == world.size else (0.0, -1.0)
     return Facts(
         host=socket.gethostname(),
         rank=world.rank,
@@ -106,11 +106,11 @@ def _forward_ms(device: torch.device) -> float:
         return sorted(_timed(lambda: model(images), device)[1] for _ in range(PASSES))[PASSES // 4]
 
 
-def _reduction(launch: Launch, comm: Communicator) -> tuple[float, float]:
+def _reduction(dist_backend: str, comm: Communicator) -> tuple[float, float]:
     """Return the result of an all-reduce over training's communication library, and its time in milliseconds."""
     total = comm.all_reduce_sum
     if dist.is_initialized():
-        group = dist.new_group(backend=torch_backend(launch, comm.device))
+        group = dist.new_group(backend=torch_backend(dist_backend, comm.device))
 
         def total(values: Tensor) -> Tensor:
             dist.all_reduce(values, group=group)
@@ -124,17 +124,9 @@ def _reduction(launch: Launch, comm: Communicator) -> tuple[float, float]:
 
 
 def _timed(action: Callable[[], Tensor], device: torch.device) -> tuple[Tensor, float]:
-    _settle(device)
-    start = time.perf_counter()
+    start = now(device)
     result = action()
-    _settle(device)
-    return result, 1000 * (time.perf_counter() - start)
-
-
-def _settle(device: torch.device) -> None:
-    """Wait for a GPU's queued work; do nothing on a CPU."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    return result, 1000 * (now(device) - start)
 
 
 def _sources() -> str:

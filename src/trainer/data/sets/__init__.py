@@ -25,7 +25,7 @@ DATASETS: dict[str, Callable[[DataConfig], Splits]] = {
     "synthetic": synthetic,
 }
 
-__all__ = ["DATASETS", "Dataset", "InMemoryDataset", "Splits", "fetch_data", "open_data", "open_on_ranks"]
+__all__ = ["DATASETS", "Dataset", "InMemoryDataset", "Splits", "open_data", "open_on_ranks"]
 
 
 def open_data(config: DataConfig) -> Splits:
@@ -46,10 +46,5 @@ def open_on_ranks(config: DataConfig, comm: Communicator) -> Splits:
         ConfigError: as in ``open_data``.
     """
     if config.download:
-        run_on_root(comm, lambda: fetch_data(config))
+        run_on_root(comm, lambda: open_data(config))
     return open_data(replace(config, download=False))
-
-
-def fetch_data(config: DataConfig) -> None:
-    """Download the configured data set if ``config.download``, and check that it opens."""
-    open_data(config)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import NamedTuple
@@ -12,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from trainer.model.memory_meter import Meter
+from trainer.parallel.device import CPU, now
 from trainer.parallel.stages.cut import cut, places
 
 ROUNDS = 5
 """Measured passes per piece, of which the fastest counts; an unmeasured warm-up pass precedes them."""
-CPU = torch.device("cpu")
 
 
 class Piece(NamedTuple):
@@ -103,19 +102,12 @@ def _timed(
     pieces. The gradients of parameters add up, as in all micro-batches of a step except the first.
     """
     received = entering.clone()
-    start = _now(entering.device)
+    start = now(entering.device)
     with forward():
         leaving = piece(received)
-    forward_seconds = _now(entering.device) - start
+    forward_seconds = now(entering.device) - start
     gradient = leaving.detach().clone()
-    start = _now(entering.device)
+    start = now(entering.device)
     if leaving.requires_grad:  # the first piece may have no parameters
         leaving.backward(gradient)
-    return leaving.detach(), forward_seconds, _now(entering.device) - start
-
-
-def _now(device: torch.device) -> float:
-    """Return the time after ``device`` has finished all launched work."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
+    return leaving.detach(), forward_seconds, now(entering.device) - start

@@ -14,26 +14,19 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from slipway.base.environment import Environment
 from slipway.dist.communicator import Communicator
-from trainer.parallel.strategy import Strategy
 
 BUCKET = 1 << 25
 """Approximate bytes of gradients per reduction."""
 
 
 class Replicas:
-    """Strategy for a split model on the ranks that another strategy connects (trainer.parallel.strategy.Strategy)."""
+    """Strategy for a split model on the ranks that a backend has connected (trainer.parallel.strategy.Strategy)."""
 
-    def __init__(self, strategy: Strategy) -> None:
-        """Use ``strategy`` to join the world only; this class replaces its other methods."""
-        self.name = strategy.name
-        self._strategy = strategy
+    def __init__(self, name: str) -> None:
+        """Average over the communicator of the backend ``name``."""
+        self.name = name
         self._comm: Communicator | None = None
-
-    def join(self, environment: Environment, waiting: AbstractContextManager[None]) -> Communicator:
-        """Join the world with the wrapped strategy."""
-        return self._strategy.join(environment, waiting)
 
     def prepare(
         self,
