@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
-from slipway.base.status import Status
 from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.header import Header, Position
 from slipway.run.metrics import Record
+from slipway.run.status import Status
 
 
 class Speed(NamedTuple):
