@@ -303,7 +303,7 @@ class Run:
         if self._schedule.checkpoint_due(self.step):
             return True
         minutes = self._policy.checkpoint_minutes
-        return bool(minutes) and self._comm.world.is_root and now - self._saved_at >= 60 * (minutes or 0)
+        return bool(minutes and self._comm.world.is_root and now - self._saved_at >= 60 * minutes)
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append ``record`` to metrics.jsonl, on rank 0.
