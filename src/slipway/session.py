@@ -19,7 +19,8 @@ from slipway.checkpoint.header import Metric
 from slipway.checks.unsaved import require_saved_parameters
 from slipway.dist.existing_group import require_joined
 from slipway.rng.seeding import Purpose
-from slipway.run.run import Policy, Run, Stopped
+from slipway.run.program import Policy, Stopped
+from slipway.run.run import Run
 from slipway.script.adapter import SessionProgram
 from slipway.script.arguments import as_number, require_iterable, whole_number
 from slipway.script.identity import as_seed

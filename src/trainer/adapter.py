@@ -13,8 +13,7 @@ from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.header import Header, Position
 from slipway.dist.communicator import Communicator
 from slipway.run.metrics import Record
-from slipway.run.program import Speed
-from slipway.run.run import Policy
+from slipway.run.program import Policy, Speed
 from slipway.run.run_folder import RunFolder
 from slipway.run.status import Status
 from trainer.build import Parts

@@ -25,8 +25,8 @@ from slipway.lightning.checkpoint_file import FILE, require_intact
 from slipway.lightning.place import LightningPlace, Saved
 from slipway.run.agreement import Agreement, VoteInterval
 from slipway.run.attempt import Attempt, Ownership
+from slipway.run.program import Stopped
 from slipway.run.recorder import provenance
-from slipway.run.run import Stopped
 from slipway.script.identity import (
     SESSION,
     identify,

@@ -36,8 +36,8 @@ from slipway.rng.continuing_generators import warn_of_continuing_generators
 from slipway.run.attempt import Ownership, open_folder
 from slipway.run.cause import remove_cause, write_cause
 from slipway.run.job import JobFolder
+from slipway.run.program import Stopped
 from slipway.run.recorder import Recorder, provenance
-from slipway.run.run import Stopped
 from slipway.run.run_folder import RunFolder
 from slipway.run.trackers import TrackedRun, named_trackers, require_trackers
 from slipway.script.identity import (
