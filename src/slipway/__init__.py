@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from slipway.base.errors import SessionError as SessionError
     from slipway.data.packed import PackedImages as PackedImages
     from slipway.data.sampler import Sampler as Sampler
-    from slipway.run.run import Stopped as Stopped
+    from slipway.run.program import Stopped as Stopped
     from slipway.script.peek import peek as peek
     from slipway.session import Session as Session
 
@@ -23,7 +23,7 @@ HOME = {
     "Sampler": "data.sampler",
     "Session": "session",
     "SessionError": "base.errors",
-    "Stopped": "run.run",
+    "Stopped": "run.program",
     "peek": "script.peek",
 }
 """Module of each public name. Most of these modules import torch."""

@@ -19,10 +19,11 @@ from slipway.checkpoint.header import Metric
 from slipway.checks.unsaved import require_saved_parameters
 from slipway.dist.existing_group import require_joined
 from slipway.rng.seeding import Purpose
-from slipway.run.identity import as_seed
-from slipway.run.run import Policy, Run, Stopped
+from slipway.run.program import Policy, Stopped
+from slipway.run.run import Run
 from slipway.script.adapter import SessionProgram
 from slipway.script.arguments import as_number, require_iterable, whole_number
+from slipway.script.identity import as_seed
 from slipway.script.loops import Batches, open_loops
 from slipway.script.notices import announce
 from slipway.script.opening import open_run

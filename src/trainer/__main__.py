@@ -11,9 +11,9 @@ import signal
 import sys
 from functools import partial
 
-from slipway.base.cause import write_cause
 from slipway.base.contract import EXIT_CONFIG
 from slipway.base.stop import StopRequest
+from slipway.run.cause import write_cause
 from trainer.launch.exits import REMEDY, run_to_exit_code
 
 OLDEST_PYTHON = (3, 11)

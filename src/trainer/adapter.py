@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from slipway.base.contract import PROFILE
-from slipway.base.status import Status
 from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.header import Header, Position
 from slipway.run.metrics import Record
 from slipway.run.program import Speed
 from slipway.run.run_folder import RunFolder
+from slipway.run.status import Status
 from trainer.build import Parts
 from trainer.config.errors import TrainerError
 from trainer.config.settings import Settings

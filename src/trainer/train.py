@@ -17,8 +17,9 @@ from slipway.checkpoint.store import CheckpointStore, find_checkpoint
 from slipway.dist.collectives import all_gather_json, run_on_root
 from slipway.dist.communicator import Communicator
 from slipway.run.attempt import Ownership, open_folder
+from slipway.run.program import Policy, Stopped
 from slipway.run.recorder import Recorder
-from slipway.run.run import Policy, Run, Stopped
+from slipway.run.run import Run
 from slipway.run.run_folder import RunFolder
 from slipway.run.trackers import TrackedRun, named_trackers, require_trackers
 from trainer.adapter import TrainerProgram

@@ -105,8 +105,8 @@ def script_file(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def treat_each_session_as_a_process(monkeypatch):
-    """Let tests continue a run within one process, except the tests of ``slipway.run.identity``."""
-    if identity := sys.modules.get("slipway.run.identity"):
+    """Let tests continue a run within one process, except the tests of ``slipway.script.identity``."""
+    if identity := sys.modules.get("slipway.script.identity"):
         monkeypatch.setattr(identity, "process", ForgetfulProcess())
     if stop := sys.modules.get("slipway.base.stop"):
         monkeypatch.setattr(stop.StopRequest, "carried_over", stop.Reason.NONE)

@@ -66,7 +66,7 @@ def users_of(package):
 
 
 def test_the_sources_and_their_imports_are_found():
-    assert {"jobgen/cli.py", "slipway/base/lock.py", "trainer/train.py", "trainer/parallel/ddp.py"} <= MODULES.keys()
+    assert {"jobgen/cli.py", "slipway/run/lock.py", "trainer/train.py", "trainer/parallel/ddp.py"} <= MODULES.keys()
     assert "torch.distributed.init_process_group" in names_in("import torch\ntorch.distributed.init_process_group()")
     renamed = "from torch import distributed as dist"
     assert "torch.distributed" in names_in(renamed)
@@ -155,6 +155,7 @@ def test_one_module_compares_the_rank_with_0():
     "module",
     ["slipway.__main__"]
     + [f"trainer.config.{name}" for name in ("cli", "commands", "errors", "schema", "usage")]
+    + [f"slipway.run.{name}" for name in ("cause", "goodput_clock", "lock", "status")]
     + ["trainer.__main__", "trainer.launch.spawn", *LIGHT],
 )
 def test_what_answers_before_training_loads_no_torch(module):

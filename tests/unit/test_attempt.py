@@ -132,7 +132,7 @@ class TestAcquire:
         def stale(*_, **__):
             raise OSError(errno.ESTALE, "Stale file handle")
 
-        monkeypatch.setattr("slipway.base.lock.Lock.acquire", stale)
+        monkeypatch.setattr("slipway.run.lock.Lock.acquire", stale)
         with pytest.raises(FolderNotWritableError) as error, opened(tmp_path, TRAINER_ATTEMPT="2"):
             pytest.fail("it was let in")
         assert (error.value.retryable, error.value.exit_code) == (True, 1)

@@ -10,7 +10,7 @@ from torch import nn
 from attempts import terminate
 from messages import refused
 from slipway import Session, Stopped
-from slipway.base.status import read_status
+from slipway.run.status import read_status
 
 pytestmark = pytest.mark.usefixtures("agree_after_each_step")
 

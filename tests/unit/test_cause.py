@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from slipway import Session
-from slipway.base.cause import LONGEST, write_cause
 from slipway.base.errors import AllDamagedError, SlipwayError, StateMismatchError, TrackerError, explain
+from slipway.run.cause import LONGEST, write_cause
 from trainer.config.errors import ConfigError, TrainerError
 
 HOST = socket.gethostname()

@@ -9,7 +9,7 @@ import pytest
 import slipway
 import trainer
 from slipway.base import contract
-from slipway.base.status import Status
+from slipway.run.status import Status
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTRACT = (ROOT / "docs" / "contract.md").read_text(encoding="utf-8")

@@ -10,9 +10,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from messages import refused
 from slipway import Session, Stopped
-from slipway.base.status import read_status
 from slipway.base.stop import SIGNALS, Reason, StopRequest
-from slipway.run import identity
+from slipway.run.status import read_status
+from slipway.script import identity
 
 pytestmark = pytest.mark.usefixtures("agree_after_each_step")
 

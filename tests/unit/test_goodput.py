@@ -8,7 +8,7 @@ import pytest
 
 from slipway.base.goodput import EVALUATED, LOST, MEANINGS, SAVED, STARTED, TRAINED, WAITED, describe, parse_goodput
 from slipway.base.goodput import read_goodput as read
-from slipway.base.goodput_clock import Clock
+from slipway.run.goodput_clock import Clock
 
 
 def measured(attempt, moment, step, *, started=2.0, trained=0.0, concluded=False):

@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from messages import assert_warning, refused, slugs
 from slipway import Session, Stopped
-from slipway.base.status import read_status
-from slipway.run import identity
+from slipway.run.status import read_status
+from slipway.script import identity
 
 BATCHES = 4
 
@@ -257,11 +257,11 @@ class TestTheCommand:
     def test_a_run_that_is_done_says_so_and_with_which_arguments(self, tmp_path, monkeypatch, caplog, new_process):
         caplog.set_level("INFO")
         train(tmp_path / "run")
-        assert not [record for record in caplog.records if record.name == "slipway.run.identity"]
+        assert not [record for record in caplog.records if record.name == "slipway.script.identity"]
         new_process()
         monkeypatch.setattr(sys, "argv", ["main.py", "--lr", "7"])
         train(tmp_path / "run")
-        said = [record.args for record in caplog.records if record.name == "slipway.run.identity"]
+        said = [record.args for record in caplog.records if record.name == "slipway.script.identity"]
         assert [args[:2] for args in said[1:]] == [(tmp_path / "run", BATCHES)]
         assert said[1][2] == "`--lr 1`"
 

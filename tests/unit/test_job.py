@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from slipway import Session, Stopped
-from slipway.base.cause import remove_cause
 from slipway.base.environment import read_environment
 from slipway.base.errors import SlipwayError
 from slipway.base.stop import Reason
 from slipway.dist.communicator import Alone
 from slipway.run.attempt import acquire, open_folder
+from slipway.run.cause import remove_cause
 from slipway.run.run_folder import RunFolder
 
 ALONE = Alone(torch.device("cpu"))

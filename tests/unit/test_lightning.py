@@ -18,9 +18,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from messages import assert_warning, refused, slugs
 from slipway import Stopped
-from slipway.base.status import read_status
 from slipway.lightning import SlipwayCallback
-from slipway.run import identity
+from slipway.run.status import read_status
+from slipway.script import identity
 
 # the warnings come from Lightning and torch
 pytestmark = [pytest.mark.usefixtures("agree_after_each_step"), pytest.mark.filterwarnings("ignore")]

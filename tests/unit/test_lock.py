@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 
 from messages import refused
-from slipway.base import lock as lock_module
 from slipway.base.errors import FolderInUseError, NotAFileError
-from slipway.base.lock import STALE, Lock
+from slipway.run import lock as lock_module
+from slipway.run.lock import STALE, Lock
 from support import file_size_limit
 
 HOLD = """
 import sys
 from pathlib import Path
 from slipway.base.errors import FolderInUseError
-from slipway.base.lock import Lock
+from slipway.run.lock import Lock
 
 lock = Lock(Path(sys.argv[1]), job_id="", attempt=1)
 print("ready", flush=True)

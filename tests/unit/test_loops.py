@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader
 from attempts import Attempt, in_session, terminate, whole_and_stopped
 from messages import refused, slugs
 from slipway import Stopped
-from slipway.base.status import read_status
 from slipway.checkpoint.format import read_checkpoint
+from slipway.run.status import read_status
 
 pytestmark = pytest.mark.usefixtures("agree_after_each_step")
 

@@ -14,8 +14,8 @@ from attempts import Attempt, terminate
 from messages import assert_warning, refused, slugs
 from session_runs import records, saved_step
 from slipway import Stopped
-from slipway.base.status import read_status
 from slipway.checks.skipped_steps import Scalers
+from slipway.run.status import read_status
 from slipway.script.pass_means import Means
 from slipway.script.step_metrics import Logged, Sum, Window
 

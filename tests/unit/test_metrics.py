@@ -15,7 +15,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from messages import assert_warning, slugs
 from slipway.base.errors import is_retryable
 from slipway.base.files import LineFile
-from slipway.run.metrics import JsonLines, TensorBoard, read_records
+from slipway.run.metrics import JsonLines, read_records
+from slipway.run.trackers import TensorBoardEvents, TrackedRun
 from support import file_size_limit
 from trainer.engine.evaluation import Evaluation
 from trainer.results.figures import draw_confusion, draw_curves
@@ -150,28 +151,28 @@ class TestJsonLines:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_tensorboard_on_a_full_disk_ends_with_a_warning(tmp_path, caplog):
-    writer = TensorBoard(tmp_path, step=0)
+    writer = TensorBoardEvents(TrackedRun(tmp_path, 0, {}))
     with file_size_limit(300):
         deadline = time.monotonic() + 300
         while not caplog.records and time.monotonic() < deadline:
             writer.write(train_record(1))
             time.sleep(0.01)  # its thread writes
         writer.write(train_record(2))
-    writer.close()
+    writer.end(complete=True)
     assert slugs(caplog.text) == ["tracker-ended"]
     assert_warning(caplog.text, "tracker-ended", "TensorBoard", os.strerror(errno.EFBIG), "metrics.jsonl")
 
 
 def test_tensorboard_shows_the_same_numbers_and_hides_what_was_undone(tmp_path):
-    first = TensorBoard(tmp_path, step=0)
+    first = TensorBoardEvents(TrackedRun(tmp_path, 0, {}))
     for step in (1, 2, 3):
         first.write(train_record(step))
-    first.close()
-    second = TensorBoard(tmp_path, step=2)
+    first.end(complete=True)
+    second = TensorBoardEvents(TrackedRun(tmp_path, 2, {}))
     second.write(train_record(3) | {"loss": 7.0})
     second.write(check_record(3))
-    second.close()
-    events = EventAccumulator(str(tmp_path)).Reload()
+    second.end(complete=True)
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     curve = [(event.step, event.value) for event in events.Scalars("train/loss")]
     assert curve == [(1, 0.5), (2, pytest.approx(1 / 3)), (3, 7.0)]
     assert [event.value for event in events.Scalars("validation/accuracy")] == [pytest.approx(0.9)]

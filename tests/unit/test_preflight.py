@@ -13,7 +13,7 @@ import torch
 
 import trainer
 from messages import assert_error, messages, refused
-from slipway.base.lock import Lock
+from slipway.run.lock import Lock
 from trainer.launch import preflight
 from trainer.parallel import device
 

@@ -9,9 +9,9 @@ from attempts import Attempt
 from messages import refused, slugs
 from slipway import Session, Stopped
 from slipway.base.errors import SlipwayError
-from slipway.base.status import read_status
 from slipway.checkpoint.stateful import split
 from slipway.checkpoint.values import obstacle
+from slipway.run.status import read_status
 
 pytestmark = pytest.mark.usefixtures("agree_after_each_step")
 

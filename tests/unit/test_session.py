@@ -19,9 +19,9 @@ from attempts import Attempt, in_session, terminate, whole_and_stopped
 from messages import refused, slugs
 from session_runs import records, saved_step
 from slipway import Session, SessionError, Stopped
-from slipway.base.status import read_status
 from slipway.checkpoint.format import Checkpoint, read_checkpoint, write_checkpoint
 from slipway.checks.skipped_steps import warn_of_skipping
+from slipway.run.status import read_status
 from support import file_size_limit
 
 pytestmark = pytest.mark.usefixtures("agree_after_each_step")

@@ -15,8 +15,8 @@ from attempts import Attempt
 from messages import assert_warning, refused, slugs
 from slipway import Session, Stopped
 from slipway.base.environment import read_environment
-from slipway.base.status import read_status
 from slipway.run import trackers
+from slipway.run.status import read_status
 from slipway.run.trackers import Background, named_trackers
 
 pytestmark = pytest.mark.usefixtures("agree_after_each_step")

@@ -1,7 +1,7 @@
 """Goodput: the share of a run's allocated time that trained it, read from goodput.jsonl.
 
 Each line belongs to one attempt, and its seconds are cumulative. The job script writes when the attempt began and on
-how many nodes. Rank 0 (``slipway.base.goodput_clock``) writes at each save how the time was spent. The job script, or
+how many nodes. Rank 0 (``slipway.run.goodput_clock``) writes at each save how the time was spent. The job script, or
 guard.sh instead, writes when the attempt ended. They write one after the other. Reading needs only Python 3.9 and its
 standard library.
 """

@@ -20,12 +20,9 @@ def describe_memory(root: Path = Path("/")) -> list[str]:
     return [*_control_group(root), *_machine(root)]
 
 
-def available_memory(root: Path = Path("/")) -> int:
-    """Return the bytes that this process can still allocate, on the machine and in its control groups.
-
-    Args:
-        root: root of the file system.
-    """
+def available_memory() -> int:
+    """Return the bytes that this process can still allocate, on the machine and in its control groups."""
+    root = Path("/")
     found = [(_field(root / "proc/meminfo", "MemAvailable:") or 0) * 1024]
     for folder, names in _groups(root):
         limit, used = (_number(folder / name) for name in names[:2])

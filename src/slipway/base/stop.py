@@ -100,22 +100,21 @@ class StopRequest:
         self._on_parents_death = set_parent_death_signal(signal.SIGRTMAX)
 
     @contextlib.contextmanager
-    def exit_on_request(self, program: str, wait: str) -> Iterator[None]:
-        """Let a request end the process while a library blocks and Python's signal handlers cannot run.
+    def exit_on_request(self, program: str) -> Iterator[None]:
+        """Let a request end the process while a library waits for the other ranks and blocks Python's signal handlers.
 
         Use it only where no progress would be lost. A request that arrived earlier also ends the process.
 
         Args:
             program: the name at the start of the message.
-            wait: what this rank waits for, as in "for the other ranks"; part of the message.
         """
 
         def end(number: int) -> None:
             died = SIGNALS[signal.Signals(number)] == Reason.LAUNCHER
             what = "its launcher's death" if died else signal.Signals(number).name
             with contextlib.suppress(OSError):  # the terminal was closed
-                said = f"{program}: error[stopped-early]: ended by {what} while waiting {wait}; no progress was lost\n"
-                os.write(2, said.encode())
+                said = f"ended by {what} while waiting for the other ranks; no progress was lost"
+                os.write(2, f"{program}: error[stopped-early]: {said}\n".encode())
             os._exit(EXIT_STOPPED)
 
         def watch() -> None:

@@ -20,16 +20,9 @@ LOST_WORKER = re.compile(
 """torch's DataLoader, in the worker's parent process."""
 OS_ERROR = re.compile(r"\(os error (\d+)\)")
 """safetensors, if it cannot write a file: the system's error number."""
-TOO_FEW_FOR_BATCH_NORM = re.compile("Expected more than 1 value per channel when training")
-"""torch's batch norm, for one sample whose features are 1 x 1."""
-UNUSED_PARAMETERS = re.compile("parameters that were not used in producing loss")
-"""torch's DistributedDataParallel, in the step after one that left parameters unused."""
-NO_OPERATOR = re.compile("operator torchvision::")
-"""torch, on import of a torchvision whose compiled operators were built for another torch."""
 INVALID_VALUE = re.compile(r"(?P<reason>.*?)(?: - at `\$\.(?P<section>[^.`]*)(?:\.(?P<key>[^`]*))?`)?", re.DOTALL)
 """msgspec, for a value that does not match its type."""
 INVALID_CHOICE = re.compile(r"Invalid enum value '?(?P<value>[^']*)'?")
-NO_MATCH = re.compile("matching regex")
 
 
 class InvalidValue(NamedTuple):
@@ -59,18 +52,24 @@ def os_error_numbers(error: BaseException) -> list[int]:
 
 
 def too_few_for_batch_norm(error: BaseException) -> bool:
-    """Return whether ``error`` means that batch norm had a single value for each channel."""
-    return bool(TOO_FEW_FOR_BATCH_NORM.search(str(error)))
+    """Return whether ``error`` means that batch norm had a single value for each channel.
+
+    torch raises it in training for one sample whose features are 1 x 1.
+    """
+    return "Expected more than 1 value per channel when training" in str(error)
 
 
 def unused_parameters(error: BaseException) -> bool:
-    """Return whether ``error`` means that DistributedDataParallel waits for gradients of unused parameters."""
-    return bool(UNUSED_PARAMETERS.search(str(error)))
+    """Return whether ``error`` means that DistributedDataParallel waits for gradients of unused parameters.
+
+    torch raises it in the step after the one that left the parameters unused.
+    """
+    return "parameters that were not used in producing loss" in str(error)
 
 
 def is_operator_mismatch(error: BaseException) -> bool:
-    """Return whether ``error`` means that torchvision's compiled operators do not match this torch."""
-    return bool(NO_OPERATOR.search(str(error)))
+    """Return whether ``error``, from importing torchvision, means that its compiled operators are for another torch."""
+    return "operator torchvision::" in str(error)
 
 
 def invalid_value(error: BaseException) -> InvalidValue:
@@ -88,4 +87,4 @@ def invalid_choice(reason: str) -> Optional[str]:
 
 def is_pattern_mismatch(reason: str) -> bool:
     """Return whether ``reason``, from msgspec, means that a text does not match its pattern."""
-    return bool(NO_MATCH.search(reason))
+    return "matching regex" in reason

@@ -174,11 +174,11 @@ def read_header(path: Path) -> Header:
         DamagedError: if the manifest is missing, damaged, or of another schema.
         OSError: if the disk does not respond.
     """
-    return from_manifest(_read_manifest(path))
+    return _read_manifest(path)[0]
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
-    """Return the manifest of the checkpoint ``path``, which holds a header and the list of files.
+def _read_manifest(path: Path) -> tuple[Header, dict[str, Any]]:
+    """Return the header of the checkpoint ``path``, and size and digest of each of its files, by name.
 
     Raises:
         DamagedError: if the manifest is missing, damaged, or of another schema.
@@ -195,10 +195,9 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     if digest != _digest(manifest):
         raise DamagedError(f"the sha256 of {MANIFEST} does not match the one in it")
     try:
-        from_manifest(manifest)
+        return from_manifest(manifest), manifest["files"]
     except (KeyError, TypeError) as error:
         raise DamagedError(f"{MANIFEST} is not a manifest") from error
-    return manifest
 
 
 def verify(path: Path) -> tuple[Header, list[str]]:
@@ -208,8 +207,8 @@ def verify(path: Path) -> tuple[Header, list[str]]:
         DamagedError: as ``read_header`` does, or if a file is missing, has another size, or has another digest.
         OSError: if the disk does not respond.
     """
-    manifest = _read_manifest(path)
-    for name, expected in manifest["files"].items():
+    header, files = _read_manifest(path)
+    for name, expected in files.items():
         try:
             size = (path / name).stat().st_size
             if size != expected["bytes"]:
@@ -218,7 +217,7 @@ def verify(path: Path) -> tuple[Header, list[str]]:
                 raise DamagedError(f"the sha256 of {name} does not match the one in the manifest")
         except ABSENT as error:
             raise DamagedError(f"{name} cannot be read: {error.strerror}") from error
-    return from_manifest(manifest), list(manifest["files"])
+    return header, list(files)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

@@ -31,7 +31,7 @@ class AvailableSpace(NamedTuple):
         return f"left of the {self.quota} quota" if self.quota else "free"
 
 
-def warn_if_low_space(checkpoint: Checkpoint, folder: Path, *, keep: int, quota: str | None = None) -> None:
+def warn_if_low_space(checkpoint: Checkpoint, folder: Path, *, keep: int, quota: str | None) -> None:
     """Warn if ``folder`` lacks bytes or inodes for ``keep`` checkpoints like ``checkpoint``, and two more.
 
     Args:

@@ -6,15 +6,13 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from slipway.base.errors import SlipwayError, from_json, to_json
-
-if TYPE_CHECKING:
-    from slipway.dist.communicator import Communicator
+from slipway.dist.communicator import Communicator
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -25,7 +23,7 @@ WORD = torch.int32.itemsize
 """Bytes are summed as int32 words in which all ranks but one have zeros, because Horovod does not reduce uint8."""
 
 
-def broadcast_json(comm: Communicator, value: Any = None) -> Any:
+def broadcast_json(comm: Communicator, value: Any) -> Any:
     """Return rank 0's ``value`` on every rank; other ranks' values are ignored. All ranks must call this."""
     text = json.dumps(value).encode() if comm.world.is_root else b""
     length = torch.tensor([len(text)], dtype=torch.int64, device=comm.device)

@@ -25,7 +25,9 @@ from slipway.lightning.checkpoint_file import FILE, require_intact
 from slipway.lightning.place import LightningPlace, Saved
 from slipway.run.agreement import Agreement, VoteInterval
 from slipway.run.attempt import Attempt, Ownership
-from slipway.run.identity import (
+from slipway.run.program import Stopped
+from slipway.run.recorder import provenance
+from slipway.script.identity import (
     SESSION,
     identify,
     is_of_other_folder,
@@ -33,8 +35,6 @@ from slipway.run.identity import (
     next_unused_folder,
     record_session_outcome,
 )
-from slipway.run.recorder import provenance
-from slipway.run.run import Stopped
 from slipway.script.opening import Joined, joined_ranks, script_run_folder
 
 log = logging.getLogger(__name__)

@@ -14,84 +14,60 @@ from torch import Tensor
 from slipway.rng.loader_generators import is_local_generator
 
 
-class TorchGenerator:
-    """State-dict adapter of a ``torch.Generator``."""
+class GeneratorAdapter:
+    """State-dict adapter of a random number generator."""
 
-    def __init__(self, generator: torch.Generator) -> None:
+    def __init__(self, generator: Any) -> None:
         """Wrap ``generator``."""
-        self._generator = generator
+        self.generator = generator
+
+
+class TorchGenerator(GeneratorAdapter):
+    """State-dict adapter of a ``torch.Generator``."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the generator's state, uint8 [n], under the key ``state``."""
-        return {"state": self._generator.get_state()}
+        return {"state": self.generator.get_state()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore a state from ``state_dict``."""
-        self._generator.set_state(torch.as_tensor(state_dict["state"]))
-
-    def seed(self, seed: int) -> None:
-        """Seed the generator with ``seed``, of 63 bits."""
-        self._generator.manual_seed(seed)
+        self.generator.set_state(torch.as_tensor(state_dict["state"]))
 
 
-class NumpyGenerator:
+class NumpyGenerator(GeneratorAdapter):
     """State-dict adapter of a ``numpy.random.Generator``."""
-
-    def __init__(self, generator: np.random.Generator) -> None:
-        """Wrap ``generator``."""
-        self._generator = generator
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the bit generator."""
-        return dict(self._generator.bit_generator.state)
+        return dict(self.generator.bit_generator.state)
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore a state from ``state_dict``."""
-        self._generator.bit_generator.state = dict(state_dict)
-
-    def seed(self, seed: int) -> None:
-        """Seed the generator with ``seed``, of 63 bits."""
-        self.load_state_dict(type(self._generator.bit_generator)(seed).state)
+        self.generator.bit_generator.state = dict(state_dict)
 
 
-class NumpyRandomState:
+class NumpyRandomState(GeneratorAdapter):
     """State-dict adapter of a ``numpy.random.RandomState``."""
-
-    def __init__(self, generator: np.random.RandomState) -> None:
-        """Wrap ``generator``."""
-        self._generator = generator
 
     def state_dict(self) -> dict[str, Any]:
         """Return the generator's state."""
-        return dict(self._generator.get_state(legacy=False))
+        return dict(self.generator.get_state(legacy=False))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore a state from ``state_dict``."""
-        self._generator.set_state(state_dict)
-
-    def seed(self, seed: int) -> None:
-        """Seed the generator with the low 32 of the 63 bits of ``seed``."""
-        self._generator.seed(seed & 0xFFFFFFFF)
+        self.generator.set_state(state_dict)
 
 
-class PythonGenerator:
+class PythonGenerator(GeneratorAdapter):
     """State-dict adapter of a ``random.Random``."""
-
-    def __init__(self, generator: random.Random) -> None:
-        """Wrap ``generator``."""
-        self._generator = generator
 
     def state_dict(self) -> dict[str, Any]:
         """Return the generator's state under the key ``state``."""
-        return {"state": self._generator.getstate()}
+        return {"state": self.generator.getstate()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore a state from ``state_dict``."""
-        self._generator.setstate(state_dict["state"])
-
-    def seed(self, seed: int) -> None:
-        """Seed the generator with ``seed``, of 63 bits."""
-        self._generator.seed(seed)
+        self.generator.setstate(state_dict["state"])
 
 
 GENERATORS: dict[type, Any] = {
@@ -104,7 +80,7 @@ GENERATORS: dict[type, Any] = {
 
 def wrapped(generator: Any) -> Any:
     """Return the state-dict adapter of ``generator``."""
-    return GENERATORS[_kind_of(generator)](generator)
+    return next(adapter for kind, adapter in GENERATORS.items() if isinstance(generator, kind))(generator)
 
 
 class SavedGenerator(NamedTuple):
@@ -142,10 +118,6 @@ class SavedGenerator(NamedTuple):
             found = kind()
         wrapped(found).load_state_dict(self.state)
         return found
-
-
-def _kind_of(generator: Any) -> type:
-    return next(kind for kind in GENERATORS if isinstance(generator, kind))
 
 
 States = dict[str, Any]

@@ -1,1 +1,1 @@
-"""A training run: its attempts, the vote of the ranks, records, metrics and the end of the run."""
+"""A training run: its lock, its attempts, the vote of the ranks, records, metrics and the end of the run."""

@@ -37,7 +37,7 @@ class VoteInterval:
 class Agreement:
     """Vote in which all ranks decide at the same step whether to stop (docs/decisions/0002)."""
 
-    def __init__(self, comm: Communicator, request: StopRequest, stop_file: Callable[[], Reason] | None = None) -> None:
+    def __init__(self, comm: Communicator, request: StopRequest, stop_file: Callable[[], Reason] | None) -> None:
         """Vote according to ``request`` on each rank, and to ``stop_file`` on rank 0, which alone has one."""
         self._comm = comm
         self._request = request
@@ -91,7 +91,7 @@ class Schedule:
 
     def checkpoint_due(self, step: int) -> bool:
         """Return whether a checkpoint within an epoch is due at ``step``."""
-        return bool(self._checkpoint_interval) and step % (self._checkpoint_interval or 1) == 0
+        return bool(self._checkpoint_interval and step % self._checkpoint_interval == 0)
 
 
 def _next_multiple(step: int, interval: int) -> int:

@@ -16,14 +16,14 @@ from slipway.base.contract import CONFIG, PROVENANCE, STATUS, STOP
 from slipway.base.environment import Environment
 from slipway.base.errors import TRANSIENT, FolderNotWritableError, SlipwayError, is_retryable, reason_of
 from slipway.base.files import write_atomically, write_json
-from slipway.base.lock import Lock
 from slipway.base.slugs import EXIT_FAILED
-from slipway.base.status import Status, read_status, write_status
 from slipway.base.stop import Reason, read_stop_file
 from slipway.dist.collectives import RootOnly
 from slipway.dist.communicator import Communicator
 from slipway.run.job import JobFolder
+from slipway.run.lock import Lock
 from slipway.run.run_folder import RunFolder
+from slipway.run.status import Status, read_status, write_status
 
 
 class Attempt:

@@ -15,8 +15,8 @@ from pathlib import Path
 from slipway.base.bounded_read import read_whole
 from slipway.base.contract import SESSIONS, STOP, verdict_file
 from slipway.base.environment import Environment
-from slipway.base.status import Status, write_verdict
 from slipway.base.stop import Reason, read_stop_file
+from slipway.run.status import Status, write_verdict
 
 
 class JobFolder:

@@ -1,4 +1,4 @@
-"""Writers of metrics: JSON lines, which every run has, and TensorBoard events. ``trackers`` has the other trackers."""
+"""Metrics of a run: writer and reader of metrics.jsonl, which every run has; ``trackers`` holds further writers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import itertools
 import json
 import logging
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,38 +53,6 @@ class JsonLines:
     def close(self) -> None:
         """Close the file; see LineFile.close."""
         self._lines.close()
-
-
-class TensorBoard:
-    """Writer of TensorBoard events: one scalar for each number of a record."""
-
-    def __init__(self, folder: Path, *, step: int) -> None:
-        """Write to ``folder``; TensorBoard hides events that an earlier attempt wrote after ``step``."""
-        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 -- slow to import, so only on demand
-
-        self._writer = SummaryWriter(str(folder), purge_step=step + 1)
-        self._failed = False
-
-    def write(self, record: Record) -> None:
-        """Add one point to each curve."""
-        with self._reported():
-            for name, value in numbers_of(record).items():
-                self._writer.add_scalar(name, value, record["step"])
-
-    def close(self) -> None:
-        """Close the event file."""
-        with self._reported():
-            self._writer.close()
-
-    @contextlib.contextmanager
-    def _reported(self) -> Iterator[None]:
-        """Report the first disk error, which ends the writer's thread, and ignore later ones."""
-        try:
-            yield
-        except OSError as error:
-            if not self._failed:
-                warn(log, "tracker-ended", "TensorBoard events stopped: %s; metrics.jsonl has all records", error)
-            self._failed = True
 
 
 def numbers_of(record: Record) -> dict[str, float]:

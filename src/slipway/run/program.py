@@ -3,12 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from slipway.base.status import Status
+from slipway.base.stop import Reason
 from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.header import Header, Position
 from slipway.run.metrics import Record
+from slipway.run.status import Status
+
+
+class Stopped(SystemExit):
+    """All ranks have agreed to stop and the run is saved: the program exits with the contract's exit code."""
+
+    def __init__(self, code: int, reason: Reason) -> None:
+        """Exit the program; a session raises this.
+
+        Args:
+            code: exit code: 0 under a launcher, which would treat any other code as a failure; 75 without a launcher
+                or if the launcher has died.
+            reason: stored as an attribute; ``reason.word`` is time-limit, user, signal, or launcher if the launcher
+                has died.
+        """
+        super().__init__(code)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Intervals of records and checkpoints."""
+
+    log_interval: int
+    """Steps between two records."""
+    checkpoint_steps: int | None
+    """Steps between two checkpoints; None for no such interval."""
+    checkpoint_minutes: float | None
+    """Minutes between two checkpoints; None for no such interval."""
 
 
 class Speed(NamedTuple):

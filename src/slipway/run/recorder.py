@@ -13,8 +13,6 @@ import torch
 
 from slipway.base.environment import World
 from slipway.base.errors import SlipwayError
-from slipway.base.goodput_clock import Clock
-from slipway.base.status import Status
 from slipway.base.stop import Reason
 from slipway.checkpoint.compile_cache import CompiledCode
 from slipway.checkpoint.format import Checkpoint
@@ -22,7 +20,9 @@ from slipway.checkpoint.saver import Saver
 from slipway.checkpoint.space import warn_if_low_space
 from slipway.checkpoint.store import CheckpointStore
 from slipway.run.attempt import Attempt, writing
+from slipway.run.goodput_clock import Clock
 from slipway.run.metrics import JsonLines, Record, read_records
+from slipway.run.status import Status
 from slipway.run.trackers import Background, TrackedRun, start_trackers
 
 

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from slipway.base import startup_time
@@ -18,38 +17,10 @@ from slipway.checkpoint.header import Header, Metric, Position
 from slipway.dist.collectives import RootOnly, all_gather_json, broadcast_json
 from slipway.dist.communicator import Communicator
 from slipway.run.agreement import Agreement, Schedule, VoteInterval
-from slipway.run.program import Program, Speed
+from slipway.run.program import Policy, Program, Speed, Stopped
 from slipway.run.recorder import Recorder
 
 T = TypeVar("T")
-
-
-class Stopped(SystemExit):
-    """All ranks have agreed to stop and the run is saved: the program exits with the contract's exit code."""
-
-    def __init__(self, code: int, reason: Reason) -> None:
-        """Exit the program; a session raises this.
-
-        Args:
-            code: exit code: 0 under a launcher, which would treat any other code as a failure; 75 without a launcher
-                or if the launcher has died.
-            reason: stored as an attribute; ``reason.word`` is time-limit, user, signal, or launcher if the launcher
-                has died.
-        """
-        super().__init__(code)
-        self.reason = reason
-
-
-@dataclass(frozen=True)
-class Policy:
-    """Intervals of records and checkpoints."""
-
-    log_interval: int
-    """Steps between two records."""
-    checkpoint_steps: int | None
-    """Steps between two checkpoints; None for no such interval."""
-    checkpoint_minutes: float | None
-    """Minutes between two checkpoints; None for no such interval."""
 
 
 class Run:
@@ -303,7 +274,7 @@ class Run:
         if self._schedule.checkpoint_due(self.step):
             return True
         minutes = self._policy.checkpoint_minutes
-        return bool(minutes) and self._comm.world.is_root and now - self._saved_at >= 60 * (minutes or 0)
+        return bool(minutes and self._comm.world.is_root and now - self._saved_at >= 60 * minutes)
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append ``record`` to metrics.jsonl, on rank 0.

@@ -24,8 +24,8 @@ from slipway.base.contract import (
 )
 from slipway.base.environment import Environment
 from slipway.base.errors import FolderHoldsRunError, NotAFileError, reason_of
-from slipway.base.status import Status, read_status
 from slipway.run.job import JobFolder
+from slipway.run.status import Status, read_status
 
 
 class RunFolder:

@@ -13,7 +13,7 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -22,7 +22,7 @@ from slipway.base.bounded_read import read_whole
 from slipway.base.contract import MLFLOW, TENSORBOARD, TRACKERS, WANDB
 from slipway.base.errors import TrackerError, one_line, warn
 from slipway.base.files import write_json
-from slipway.run.metrics import Record, TensorBoard, numbers_of
+from slipway.run.metrics import Record, numbers_of
 
 log = logging.getLogger(__name__)
 
@@ -112,16 +112,35 @@ class Background:
 
 
 class TensorBoardEvents:
-    """TensorBoard event files in RUN/tensorboard."""
+    """TensorBoard event files in RUN/tensorboard: one scalar for each number of a record."""
 
     def __init__(self, place: TrackedRun) -> None:
-        """Continue after ``place.step``."""
-        self._writer = TensorBoard(place.folder / TENSORBOARD, step=place.step)
-        self.write = self._writer.write
+        """Continue after ``place.step``; TensorBoard hides events that an earlier attempt wrote after it."""
+        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 -- slow to import, so only on demand
+
+        self._writer = SummaryWriter(str(place.folder / TENSORBOARD), purge_step=place.step + 1)
+        self._failed = False
+
+    def write(self, record: Record) -> None:
+        """Add one point to each curve."""
+        with self._reported():
+            for name, value in numbers_of(record).items():
+                self._writer.add_scalar(name, value, record["step"])
 
     def end(self, *, complete: bool) -> None:  # noqa: ARG002 -- event files do not record it
         """Close the event file."""
-        self._writer.close()
+        with self._reported():
+            self._writer.close()
+
+    @contextlib.contextmanager
+    def _reported(self) -> Iterator[None]:
+        """Report the first disk error, which ends the writer's thread, and ignore later ones."""
+        try:
+            yield
+        except OSError as error:
+            if not self._failed:
+                warn(log, "tracker-ended", "TensorBoard events stopped: %s; metrics.jsonl has all records", error)
+            self._failed = True
 
 
 class WandbRun:

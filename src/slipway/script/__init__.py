@@ -1,1 +1,1 @@
-"""Internals of ``slipway.Session``: opening a run folder, loops, logged values."""
+"""Internals of ``slipway.Session``: opening a run folder, identity of the run, loops, logged values."""

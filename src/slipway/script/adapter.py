@@ -10,7 +10,6 @@ from torch import Tensor
 
 from slipway.base.errors import SessionError
 from slipway.base.goodput import describe, read_goodput
-from slipway.base.status import Status
 from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.header import Header, Position
 from slipway.checks.skipped_steps import Scalers
@@ -18,9 +17,10 @@ from slipway.data.feed import Feed
 from slipway.dist.collectives import all_gather_json
 from slipway.rng.generator_state import SessionGenerators, States
 from slipway.rng.seeding import Generators, Purpose
-from slipway.run.identity import facts_of
 from slipway.run.metrics import Record
 from slipway.run.program import Speed
+from slipway.run.status import Status
+from slipway.script.identity import facts_of
 from slipway.script.opening import Opened
 from slipway.script.pass_means import Means, Part
 from slipway.script.step_metrics import Sums, Window

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from slipway.base import startup_time
-from slipway.base.cause import remove_cause, write_cause
 from slipway.base.environment import Environment, Launcher, read_environment
 from slipway.base.errors import (
     SessionError,
@@ -35,12 +34,21 @@ from slipway.dist.communicator import Communicator
 from slipway.dist.existing_group import adopt_ranks, destroy_group_at_exit
 from slipway.rng.continuing_generators import warn_of_continuing_generators
 from slipway.run.attempt import Ownership, open_folder
-from slipway.run.identity import SESSION, Begun, facts_of, identify, log_if_done, record_session_outcome, require_unused
+from slipway.run.cause import remove_cause, write_cause
 from slipway.run.job import JobFolder
+from slipway.run.program import Stopped
 from slipway.run.recorder import Recorder, provenance
-from slipway.run.run import Stopped
 from slipway.run.run_folder import RunFolder
 from slipway.run.trackers import TrackedRun, named_trackers, require_trackers
+from slipway.script.identity import (
+    SESSION,
+    Begun,
+    facts_of,
+    identify,
+    log_if_done,
+    record_session_outcome,
+    require_unused,
+)
 from slipway.script.terminal import console_log
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from slipway.base.environment import Environment, read_environment
 from slipway.base.errors import FolderNotWritableError, SlipwayError, error_line
-from slipway.base.lock import Lock
+from slipway.run.lock import Lock
 from trainer.config.errors import ConfigError
 from trainer.config.plugin import SEPARATOR, find_factory
 

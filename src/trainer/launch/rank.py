@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import NoReturn
 
 from slipway.base import startup_time
-from slipway.base.cause import write_cause
 from slipway.base.environment import Environment, Launcher, World
 from slipway.base.errors import SlipwayError, add_label, code_of, error_line, is_retryable, slug_of
 from slipway.base.memory_limits import describe_memory, describe_shared_memory
@@ -21,6 +20,7 @@ from slipway.base.stop import Reason, StopRequest
 from slipway.base.third_party_errors import lost_peer, lost_worker
 from slipway.dist.collectives import broadcast_json
 from slipway.dist.communicator import Communicator
+from slipway.run.cause import write_cause
 from slipway.run.run_folder import RunFolder
 from trainer.config.settings import Settings
 from trainer.parallel.strategy import connect

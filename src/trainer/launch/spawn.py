@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from slipway.base import startup_time
-from slipway.base.cause import write_cause
 from slipway.base.contract import CAUSE_CODES, EXIT_STOPPED
 from slipway.base.environment import Environment, read_environment
 from slipway.base.errors import SlipwayError, add_label
 from slipway.base.memory_limits import describe_memory
 from slipway.base.stop import SIGNALS, Reason, StopRequest, set_parent_death_signal
+from slipway.run.cause import write_cause
 from trainer.config.errors import ConfigError, TrainerError
 from trainer.config.settings import Settings
 from trainer.launch.exits import run_to_exit_code

@@ -87,7 +87,7 @@ def connect(
             from trainer.parallel.single import SingleStrategy  # noqa: PLC0415
 
             strategy = SingleStrategy(settings)
-    waiting = request.exit_on_request("trainer", "for the other ranks") if request else contextlib.nullcontext()
+    waiting = request.exit_on_request("trainer") if request else contextlib.nullcontext()
     comm = strategy.join(environment, waiting)
     environment.check_size(comm.world.size)
     return comm, strategy

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from slipway.base.environment import Environment
 from slipway.base.errors import is_retryable, warn
-from slipway.base.lock import Lock
-from slipway.base.status import read_status
 from slipway.dist.collectives import run_on_root
 from slipway.dist.communicator import Communicator
 from slipway.run.attempt import cannot_write
+from slipway.run.lock import Lock
 from slipway.run.run_folder import RunFolder
+from slipway.run.status import read_status
 from trainer.results.summary import SCHEDULE
 
 log = logging.getLogger(__name__)

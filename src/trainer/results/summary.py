@@ -9,9 +9,9 @@ from pathlib import Path
 
 from slipway.base.errors import warn
 from slipway.base.goodput import describe, read_goodput
-from slipway.base.status import Status
 from slipway.run.metrics import read_records
 from slipway.run.run_folder import RunFolder
+from slipway.run.status import Status
 from trainer.data.sets import Dataset
 from trainer.engine.evaluation import Evaluation
 from trainer.engine.learner import Learner

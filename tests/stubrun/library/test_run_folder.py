@@ -9,7 +9,7 @@ import pytest
 from bash_library import LIB, assert_dies
 from messages import numbers
 from slipway.base.environment import World
-from slipway.base.lock import Lock
+from slipway.run.lock import Lock
 from slipway.run.recorder import provenance
 from stubs import ROOT
 

@@ -19,9 +19,9 @@ import torch
 from slipway.base.bounded_read import read_whole
 from slipway.base.contract import CHECKPOINTS, PROVENANCE
 from slipway.base.errors import SessionError, warn
-from slipway.base.status import Status
 from slipway.rng.seeding import derive
-from slipway.run.run import Stopped
+from slipway.run.program import Stopped
+from slipway.run.status import Status
 
 log = logging.getLogger(__name__)
 

@@ -78,7 +78,7 @@ class Lock:
             LostFolderError: if another run has taken it over because this run's heartbeats had stopped.
         """
         try:
-            owner = self._read()
+            owner = _read(self._path)
         except OSError:  # a temporary failure of a shared disk does not show that the lock is lost
             return
         if owner != self._owner:
@@ -88,7 +88,7 @@ class Lock:
         """Release the lock, if this run still holds it."""
         self._released.set()
         with contextlib.suppress(OSError):
-            if self._read() == self._owner:
+            if _read(self._path) == self._owner:
                 self._path.unlink()
 
     def _create(self, path: Path) -> bool:
@@ -103,9 +103,6 @@ class Lock:
             path.unlink(missing_ok=True)
             raise
         return True
-
-    def _read(self) -> dict[str, Any] | None:
-        return _read(self._path)
 
     def _find_stale_owner(self, path: Path, *, patience: float) -> dict[str, Any] | None:
         """Return the dead owner of the lock file ``path``, or None if the file does not exist (any more).
@@ -144,12 +141,12 @@ class Lock:
         if not self._create(claim):
             if self._find_stale_owner(claim, patience=STALE) is not None:  # its process was killed in this function
                 claim.unlink(missing_ok=True)
-        elif self._read() == dead:
+        elif _read(self._path) == dead:
             with contextlib.suppress(FileNotFoundError):  # another process took this slow one for dead
                 claim.rename(self._path)
         else:
             claim.unlink(missing_ok=True)
-        return self._read() == self._owner
+        return _read(self._path) == self._owner
 
     def _is_dead(self, owner: dict[str, Any]) -> bool:
         """Return whether ``owner`` is known to be dead: an earlier attempt of this job, or a process that has ended."""
@@ -171,7 +168,7 @@ class Lock:
     def _beat(self) -> None:
         while not self._released.wait(HEARTBEAT):
             with contextlib.suppress(OSError):  # a full or slow disk must not end the run; check() reports a loss
-                if self._read() == self._owner:
+                if _read(self._path) == self._owner:
                     os.utime(self._path)
 
 
