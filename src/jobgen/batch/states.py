@@ -5,7 +5,7 @@ from __future__ import annotations
 import calendar
 import time
 from dataclasses import dataclass
-from typing import Dict, Generic, List, Literal, Optional, Tuple, TypeVar
+from typing import Any, Dict, Generic, List, Literal, Optional, Tuple, TypeVar
 
 from jobgen.base.errors import JobgenError
 from jobgen.base.queue import JobId, Queue, Seen, job_id, tasks_of
@@ -56,17 +56,17 @@ class Scheduled:
         return self._seen[whole].get(job._replace(server=""))
 
 
-def states_of(record: RunSet[E]) -> List[RunState[E]]:
+def states_of(record: RunSet[E, Any]) -> List[RunState[E]]:
     """Return the states of the runs in the order of their entries.
 
     Raises:
         JobgenError: if the scheduler's answer is needed and it does not answer.
     """
-    scheduled = Scheduled(queue_of(record.scheduler))
+    scheduled = Scheduled(queue_of(record.head.scheduler))
     return [_state_of(record, entry, scheduled) for entry in record.entries.values()]
 
 
-def _state_of(record: RunSet[E], entry: E, scheduled: Scheduled) -> RunState[E]:
+def _state_of(record: RunSet[E, Any], entry: E, scheduled: Scheduled) -> RunState[E]:
     run, job = Run(record.run_folder(entry)), job_id(entry.job or "")
     if not job:
         return RunState(entry, run, "missing", "not submitted", None, refused=False)

@@ -8,16 +8,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Type
 
 from jobgen.base.errors import JobgenError, printable
 from jobgen.base.queue import JobId, Queue, Seen, job_id
 from jobgen.batch.record import RunSet
 from jobgen.batch.states import states_of
 from jobgen.batch.study import record as studies
-from jobgen.batch.study.record import is_study, read_study
+from jobgen.batch.study.record import Study
 from jobgen.batch.sweep import results as sweeps
-from jobgen.batch.sweep.record import is_sweep, read_sweep
+from jobgen.batch.sweep.record import Sweep
 from jobgen.follow.lookup import newest_run, output_folder, runs_in_logs, runs_of, runs_with_suffix
 from jobgen.follow.tasks import lines_of_jobs, lines_of_runs
 from jobgen.jobs.runs import Run
@@ -68,24 +68,30 @@ class Target(NamedTuple):
 
 def status(name: str, *, as_json: bool = False) -> int:
     """Print the state of a job and its run, a study or a sweep; ``as_json``: one object for each run."""
+    record = _run_set(name)
     if as_json:
-        print(json.dumps(_facts(name), indent=2))
-    elif name and is_study(Path(name)):
-        for line in studies.lines_of(states_of(read_study(Path(name)))):
+        print(json.dumps(_facts(record, name), indent=2))
+    elif isinstance(record, Study):
+        for line in studies.lines_of(states_of(record)):
             _say(line)
-    elif name and is_sweep(Path(name)):
-        sweep = read_sweep(Path(name))
-        for line in sweeps.lines_of(sweep, sweeps.results_of(sweep)):
+    elif isinstance(record, Sweep):
+        for line in sweeps.lines_of(record, sweeps.results_of(record)):
             _say(line)
     else:
         _show(*_target(name))
     return 0
 
 
-def _facts(name: str) -> List[Dict[str, Any]]:
-    """Return the facts of each run that ``name`` refers to; for a study or sweep, with the states of its table."""
-    if name and (is_study(Path(name)) or is_sweep(Path(name))):
-        record: RunSet[Any] = read_study(Path(name)) if is_study(Path(name)) else read_sweep(Path(name))
+def _run_set(name: str) -> Optional[RunSet[Any, Any]]:
+    """Return the study or sweep in the folder ``name``; None if ``name`` is neither."""
+    kinds: List[Type[RunSet[Any, Any]]] = [Study, Sweep]
+    kind = next((kind for kind in kinds if name and kind.is_in(Path(name))), None)
+    return kind.read(Path(name)) if kind else None
+
+
+def _facts(record: Optional[RunSet[Any, Any]], name: str) -> List[Dict[str, Any]]:
+    """Return the facts of each run that ``name`` refers to; for ``record``, with the states of its table."""
+    if record:
         return [{**each.run.facts(), "state": each.state, "line": each.about} for each in states_of(record)]
     return [run.facts() for run in _target(name)[0].runs]
 
@@ -166,7 +172,7 @@ def cancel(name: str) -> int:
 
 def _target(name: str) -> Tuple[Target, Optional[List[Seen]]]:
     """Return the target of ``name``, and the scheduler's answer if finding the target required a query, else None."""
-    if name and (is_study(Path(name)) or is_sweep(Path(name))):
+    if name and (Study.is_in(Path(name)) or Sweep.is_in(Path(name))):
         raise JobgenError("several-runs", f"{name} contains many runs: give one of its run folders, or a job number.")
     if not name or Path(name).is_dir():
         run = Run(Path(name)) if name else newest_run()

@@ -10,10 +10,9 @@ from typing import Any, Dict, List, Literal, NamedTuple
 from jobgen.base.errors import JobgenError, UsageError
 from jobgen.base.job import Job
 from jobgen.batch.cost import ask, cost_of, say
-from jobgen.batch.record import holds
 from jobgen.batch.states import require_queue, states_of
 from jobgen.batch.study.grid import Axes, Point, points_of, settings_of, weak_scaling_batch
-from jobgen.batch.study.record import STUDY, Study, StudyEntry, lines_of, read_study
+from jobgen.batch.study.record import Study, StudyEntry, StudyFile, lines_of
 from jobgen.jobs.precheck import find_config
 from jobgen.jobs.submit import Submission, environment_without_job, prepare, submit_for_job_number, tell
 from jobgen.jobs.trainer_flags import keys_of, load_schema
@@ -137,17 +136,14 @@ def _record(request: StudyRequest, base: Job, points: List[Point]) -> Study:
     Raises:
         JobgenError: if the folder contains a different study, or other files.
     """
-    folder = request.folder
-    entries: Dict[str, StudyEntry] = {}
-    found = b""
-    if holds(folder, STUDY):
-        old = read_study(folder)
-        if (old.scaling, old.scheduler) != (request.scaling, base.site.scheduler):
-            raise JobgenError(
-                "different-study",
-                f"{folder} contains a {old.scaling} study under {old.scheduler}: choose another --output.",
-            )
-        entries, found = old.entries, old.found
+    new = StudyFile(scaling=request.scaling, scheduler=base.site.scheduler, entries=[])
+    record = Study.open(request.folder, new)
+    old = record.head
+    if (old.scaling, old.scheduler) != (new.scaling, new.scheduler):
+        raise JobgenError(
+            "different-study",
+            f"{request.folder} contains a {old.scaling} study under {old.scheduler}: choose another --output.",
+        )
     environment = environment_without_job()
     backend = environment.get("BACKEND") or base.spec.backend
     image = (environment.get("USE_CONTAINER") or str(int(base.site.container != "none"))) == "1"
@@ -163,8 +159,8 @@ def _record(request: StudyRequest, base: Job, points: List[Point]) -> Study:
             container=point.container == "1" if point.container else image,
             gpus=taken,
         )
-        entries.setdefault(point.name, entry)
-    return Study(folder, base.site.scheduler, list(entries.values()), scaling=request.scaling, found=found)
+        record.entries.setdefault(point.name, entry)
+    return record
 
 
 def _settings(request: StudyRequest, base: Job, point: Point) -> List[str]:

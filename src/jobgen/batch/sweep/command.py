@@ -11,11 +11,10 @@ from jobgen.base.errors import JobgenError, UsageError
 from jobgen.base.job import Job
 from jobgen.base.shell import one_line
 from jobgen.batch.cost import ask, cost_of, say
-from jobgen.batch.record import holds
 from jobgen.batch.states import require_queue
 from jobgen.batch.sweep.array import array_script, jobs_of
 from jobgen.batch.sweep.axes import Axis, divide, drawn, grid, reject_keys_given_twice
-from jobgen.batch.sweep.record import SWEEP, Goal, Sweep, SweepFile, Trial, read_sweep
+from jobgen.batch.sweep.record import Goal, Sweep, SweepFile, Trial
 from jobgen.batch.sweep.results import lines_of, plan, results_of
 from jobgen.jobs.owners import shared
 from jobgen.jobs.submit import Submission, environment_without_job, prepare, submit_for_job_number, tell
@@ -204,10 +203,10 @@ def _record(setup: Setup, values: List[Dict[str, str]]) -> Tuple[Sweep, List[str
         seeds=request.seeds,
         rungs=request.rungs,
         axes={axis.key: axis.text for axis in setup.axes},
-        trials=[],
+        entries=[],
     )
-    before = read_sweep(folder) if holds(folder, SWEEP) else Sweep(folder, content)
-    old = before.content()
+    before = Sweep.open(folder, content)
+    old = before.head
     differing = [
         f"{name} {then!r}, not {now!r}"
         for name, then, now in (
@@ -224,15 +223,15 @@ def _record(setup: Setup, values: List[Dict[str, str]]) -> Tuple[Sweep, List[str
             f"{request.folder} contains a different sweep ({'; '.join(differing)}): choose another --output.",
         )
     record = Sweep(folder, content, found=before.found)
-    record.entries = {trial.name: trial for trial in old.trials}
-    known = {_identity(trial.values, trial.seed): trial.name for trial in old.trials}
+    record.entries = dict(before.entries)
+    known = {_identity(trial.values, trial.seed): trial.name for trial in before.entries.values()}
     names: List[str] = []
     for one in values:
         for seed in range(request.seeds):
             name = known.get(_identity(one, seed)) or f"{len(record.entries):03}"
             record.entries.setdefault(name, Trial(name=name, run=name, values=one, seed=seed, rung=0))
             names.append(name)
-    if request.rungs and old.trials and {*names} != {trial.name for trial in old.trials}:
+    if request.rungs and before.entries and {*names} != before.entries.keys():
         raise JobgenError(
             "different-study",
             f"{request.folder} contains a sweep over other values, but rungs compare all trials: use another --output.",
