@@ -7,7 +7,8 @@ import time
 from dataclasses import dataclass
 from typing import Any, Dict, Generic, List, Literal, Optional, Tuple, TypeVar
 
-from jobgen.base.errors import JobgenError
+from jobgen.base.errors import JobgenError, UsageError
+from jobgen.base.job import Job
 from jobgen.base.queue import JobId, Queue, Seen, job_id, tasks_of
 from jobgen.batch.record import RunSet, SetEntry
 from jobgen.jobs.runs import Run
@@ -115,8 +116,13 @@ def table(rows: List[List[str]]) -> List[str]:
     return ["  ".join([*(cell.ljust(width) for cell, width in zip(row, widths)), row[-1]]).rstrip() for row in rows]
 
 
-def require_queue(scheduler: str, *, what: str) -> None:
-    """Raise a JobgenError if the jobs of ``what`` at ``scheduler`` cannot be followed."""
+def require_training(job: Job, *, what: str) -> None:
+    """Raise a JobgenError if ``job``, the base of ``what`` ("a study"), does not train or cannot be followed."""
+    if job.spec.task != "train":
+        raise UsageError(
+            "nothing-to-vary", f"{job.spec.name} does not train: {what} needs a training spec such as ddp."
+        )
+    scheduler = job.site.scheduler
     if queue_of(scheduler) is None:
         raise JobgenError(
             "no-scheduler", f"{what} needs a scheduler that queues jobs, and {scheduler} does not: choose another site."

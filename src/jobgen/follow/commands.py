@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Type
 
-from jobgen.base.errors import JobgenError, printable
+from jobgen.base.errors import JobgenError, note, say
 from jobgen.base.queue import JobId, Queue, Seen, job_id
 from jobgen.batch.record import RunSet
 from jobgen.batch.states import states_of
@@ -73,10 +73,10 @@ def status(name: str, *, as_json: bool = False) -> int:
         print(json.dumps(_facts(record, name), indent=2))
     elif isinstance(record, Study):
         for line in studies.lines_of(states_of(record)):
-            _say(line)
+            say(line)
     elif isinstance(record, Sweep):
         for line in sweeps.lines_of(record, sweeps.results_of(record)):
-            _say(line)
+            say(line)
     else:
         _show(*_target(name))
     return 0
@@ -102,16 +102,16 @@ def _show(target: Target, seen: Optional[List[Seen]]) -> None:
         try:
             seen = target.look()
         except JobgenError as error:  # the run folder still has the state
-            _say(add_label("warning", error.slug, str(error)))
+            say(add_label("warning", error.slug, str(error)))
             seen = []
         else:
             if target.job and not seen and target.scheduler not in {"", "local"}:
                 here = "has no record of it (any more)" if target.queue else "cannot be queried from this machine"
-                _say(f"job {target.job}: {target.scheduler} {here}")
+                say(f"job {target.job}: {target.scheduler} {here}")
     for line in [*lines_of_jobs(seen), *lines_of_runs(target.runs, target.job)]:
-        _say(line)
+        say(line)
     if len(target.runs) <= 1 and (log := _log(target, seen)):
-        _say(f"log {log}")
+        say(f"log {log}")
 
 
 def logs(name: str, *, follow: bool) -> int:
@@ -135,9 +135,9 @@ def logs(name: str, *, follow: bool) -> int:
             return 0
         if (why := _waiting_message(seen)) != said:
             said = why
-            _warn(why)
+            note(why)
         time.sleep(POLL)
-        target = target._replace(runs=[run.again() for run in target.runs])
+        target = target._replace(runs=[Run(run.path) for run in target.runs])
         if time.monotonic() - asked > ASK:
             seen, asked = target.look(), time.monotonic()
 
@@ -157,7 +157,7 @@ def cancel(name: str) -> int:
         done = subprocess.run(command, check=False)
         if not done.returncode:
             foreign = bool(target.runs) and all(run.foreign for run in target.runs)
-            _warn(f"job {target.job}: {command[0]} cancels it{'' if foreign else '; the ranks save first'}")
+            note(f"job {target.job}: {command[0]} cancels it{'' if foreign else '; the ranks save first'}")
         return done.returncode
     target.require_single_run()
     run = target.runs[0]  # without runs, a scheduler on this machine has the job, and it was cancelled above
@@ -166,7 +166,7 @@ def cancel(name: str) -> int:
     except OSError as error:
         raise JobgenError("cannot-write", f"cannot write {run.stop}: {error.strerror}.") from error
     obeyed = "; a user script without slipway.Session ignores that file: stop it with Ctrl-C" if run.foreign else ""
-    _warn(f"{run.path} was requested to save and stop by the file {run.stop.name}{obeyed}")
+    note(f"{run.path} was requested to save and stop by the file {run.stop.name}{obeyed}")
     return 0
 
 
@@ -269,11 +269,3 @@ def _copy(path: Path, position: int) -> int:
             sys.stdout.buffer.write(piece)
         sys.stdout.flush()
         return file.tell()
-
-
-def _say(text: str) -> None:
-    print(printable(text))
-
-
-def _warn(text: str) -> None:
-    print(printable(f"jobgen: {text}"), file=sys.stderr)

@@ -7,19 +7,16 @@ import json
 import re
 import tempfile
 import time
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from jobgen.base.queue import JobId, job_id
 from jobgen.jobs.account import Account, read_account
 from slipway.base import contract
-from slipway.base.bounded_read import read_head, read_tail
+from slipway.base.bounded_read import SMALL, read_head, read_tail
 from slipway.base.goodput import describe, read_goodput
 from slipway.base.slugs import SLUGS
-
-SMALL = 1 << 16
-"""Maximum bytes read from a file, at its start or its end."""
 
 
 class Started(NamedTuple):
@@ -55,11 +52,7 @@ class Run:
         """Create the snapshot of the run folder ``path``; reads nothing yet."""
         self.path = path
         self.stop = path / contract.STOP
-        self._text, self._modified = lru_cache(maxsize=None)(_text), lru_cache(maxsize=None)(_modified)
-
-    def again(self) -> Run:
-        """Return a new snapshot of the same folder."""
-        return Run(self.path)
+        self._text, self._modified = cache(_text), cache(_modified)
 
     @cached_property
     def attempts(self) -> List[int]:

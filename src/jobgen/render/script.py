@@ -190,8 +190,7 @@ def _finish(job: Job) -> List[Call]:
 def _build_calls(job: Job) -> List[Call]:
     rows: List[Call] = [("check_settings", "checks each setting; makes paths absolute")]
     rows += _load_modules(job)
-    program = "build/image" if job.spec.task == "image" else "build/setup"
-    rows.append((f"check_clone {program}", "the build needs a clone of the project"))
+    rows.append((f"check_clone {BUILDS[job.spec.task]}", "the build needs a clone of the project"))
     rows.append(("make_build_scratch", "caches and temporary files, removed at the end"))
     rows.append((f"build_{job.spec.task}", "tests the result before it gets its final name"))
     return rows

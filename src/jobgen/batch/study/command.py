@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List, Literal, NamedTuple
 
-from jobgen.base.errors import JobgenError, UsageError
+from jobgen.base.errors import JobgenError, UsageError, say
 from jobgen.base.job import Job
-from jobgen.batch.cost import ask, cost_of, say
-from jobgen.batch.states import require_queue, states_of
+from jobgen.batch.cost import ask, cost_of
+from jobgen.batch.states import require_training, states_of
 from jobgen.batch.study.grid import Axes, Point, points_of, settings_of, weak_scaling_batch
 from jobgen.batch.study.record import Study, StudyEntry, StudyFile, lines_of
 from jobgen.jobs.precheck import find_config
@@ -55,11 +55,7 @@ def study(request: StudyRequest) -> int:
         JobgenError: if a point fails a check, or the scheduler rejects it.
     """
     base = job_of(request.spec, request.site, request.settings)
-    if base.spec.task != "train":
-        raise UsageError(
-            "nothing-to-vary", f"{base.spec.name} does not train: a study needs a training spec such as ddp."
-        )
-    require_queue(base.site.scheduler, what="a study")
+    require_training(base, what="a study")
     _refuse_contradictions(request, base)
     gpus = base.gpus_per_node > 0
     each = base.spec.devices_per_rank
@@ -79,7 +75,7 @@ def study(request: StudyRequest) -> int:
     submissions = {point.name: _prepared(request, base, point, record) for point in wanted}
     if request.dry_run or not wanted:
         return tell([*submissions.values()])
-    ask(cost.gpu_hours if gpus else cost.core_hours, limit=request.limit, yes=request.yes)
+    ask(cost.hours, limit=request.limit, yes=request.yes)
     refused = []
     with record.submitting():
         for name, submission in submissions.items():

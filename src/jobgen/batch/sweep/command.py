@@ -7,11 +7,11 @@ import shutil
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
-from jobgen.base.errors import JobgenError, UsageError
+from jobgen.base.errors import JobgenError, UsageError, say
 from jobgen.base.job import Job
 from jobgen.base.shell import one_line
-from jobgen.batch.cost import ask, cost_of, say
-from jobgen.batch.states import require_queue
+from jobgen.batch.cost import ask, cost_of
+from jobgen.batch.states import require_training
 from jobgen.batch.sweep.array import array_script, jobs_of
 from jobgen.batch.sweep.axes import Axis, divide, drawn, grid, reject_keys_given_twice
 from jobgen.batch.sweep.record import Goal, Sweep, SweepFile, Trial
@@ -100,7 +100,7 @@ def sweep(request: SweepRequest) -> int:
     submission = _prepared(setup, found.trials[0])
     if request.dry_run:
         return tell([submission])
-    ask(cost.gpu_hours if setup.job.gpus_per_node else cost.core_hours, limit=request.limit, yes=request.yes)
+    ask(cost.hours, limit=request.limit, yes=request.yes)
     with record.submitting():
         record.promote([trial.name for trial in found.trials], found.rung)
         _submit(setup, record, [record.entries[trial.name] for trial in found.trials], submission)
@@ -119,11 +119,7 @@ def _set_up(request: SweepRequest) -> Setup:
     schema = load_schema()
     settings, axes = divide(request.settings, schema, script=script)
     job = job_of(request.spec, request.site, settings)
-    if job.spec.task != "train":
-        raise UsageError(
-            "nothing-to-vary", f"{job.spec.name} does not train: a sweep needs a training spec such as ddp."
-        )
-    require_queue(job.site.scheduler, what="a sweep")
+    require_training(job, what="a sweep")
     if not axes and request.seeds == 1:
         raise UsageError(
             "nothing-to-vary",
