@@ -221,13 +221,13 @@ def _site(arguments: argparse.Namespace) -> int:
 
 
 def _explain(arguments: argparse.Namespace) -> int:
-    from jobgen.explain import explain  # noqa: PLC0415
+    from jobgen.cli.explain import explain  # noqa: PLC0415
 
     return explain(arguments.slug, as_json=arguments.json)
 
 
 def _completion(_: argparse.Namespace) -> int:
-    from jobgen.completion import completion  # noqa: PLC0415
+    from jobgen.cli.completion import completion  # noqa: PLC0415
 
     sys.stdout.write(completion(parser()))
     return 0
