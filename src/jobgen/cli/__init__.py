@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import List, Optional
 
-from jobgen.base.errors import JobgenError, note, printable, warn
+from jobgen.base.errors import JobgenError, note, say, warn
 from jobgen.batch.study.options import add_study
 from jobgen.batch.sweep.options import add_sweep
 from slipway.base.contract import VERSION
@@ -169,7 +169,7 @@ def _check(arguments: argparse.Namespace) -> int:
     found = stale_scripts(arguments.scripts, parse=parser().parse_args)
     for script in found:
         for line in script.difference:
-            print(printable(line))
+            say(line)
         made = f"jobgen {script.version} wrote it, this is {VERSION}" if script.version != VERSION else "see above"
         warn("stale-script", f"{script.path} differs from what its files generate ({made}); run {script.command}")
     return 1 if found else 0
