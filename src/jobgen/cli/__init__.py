@@ -152,14 +152,14 @@ def _where(settings: str) -> argparse.ArgumentParser:
 
 
 def _render(arguments: argparse.Namespace) -> int:
-    from jobgen.render.files import job_of, script_of  # noqa: PLC0415 -- keeps `--help` fast
+    from jobgen.render.files import job_of, script_of, write_script  # noqa: PLC0415 -- keeps `--help` fast
 
     chosen = {"output": arguments.output, "standalone": arguments.standalone}
     script = script_of(job_of(arguments.spec, arguments.site, arguments.settings, **chosen), **chosen)
     if arguments.output:
-        script.write(Path(arguments.output))
+        write_script(Path(arguments.output), script)
     else:
-        sys.stdout.write(script.text)
+        sys.stdout.write(script)
     return 0
 
 

@@ -18,7 +18,7 @@ from jobgen.batch.sweep.request import Setup, SweepRequest, set_up
 from jobgen.batch.sweep.results import lines_of, plan, results_of
 from jobgen.jobs.owners import shared
 from jobgen.jobs.submit import Submission, prepare, submit_for_job_number, tell
-from jobgen.render.files import Script
+from jobgen.render.files import write_script
 from jobgen.schedulers import queue_of
 
 SUBMISSIONS = "submissions"
@@ -152,11 +152,10 @@ def _submit(setup: Setup, record: Sweep, trials: List[Trial], submission: Submis
     folder = _new_folder(record)
     script = folder / "job.sh"
     at_once = setup.request.at_once
-    text = array_script(job, of_each, folder=record.folder, script=script, at_once=at_once, trusted=trusted)
-    array = Script(job, text)
+    array = array_script(job, of_each, folder=record.folder, script=script, at_once=at_once, trusted=trusted)
     try:
-        submission.script.write(script)
-        array.write(folder / "array.sh")
+        write_script(script, submission.script)
+        write_script(folder / "array.sh", array)
     except JobgenError:
         shutil.rmtree(folder, ignore_errors=True)
         raise
