@@ -66,7 +66,12 @@ def users_of(package):
 
 
 def test_the_sources_and_their_imports_are_found():
-    assert {"jobgen/cli/__init__.py", "slipway/base/lock.py", "trainer/train.py", "trainer/parallel/ddp.py"} <= MODULES.keys()
+    assert {
+        "jobgen/cli/__init__.py",
+        "slipway/base/lock.py",
+        "trainer/train.py",
+        "trainer/parallel/ddp.py",
+    } <= MODULES.keys()
     assert "torch.distributed.init_process_group" in names_in("import torch\ntorch.distributed.init_process_group()")
     renamed = "from torch import distributed as dist"
     assert "torch.distributed" in names_in(renamed)

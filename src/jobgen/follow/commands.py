@@ -66,7 +66,7 @@ class Target(NamedTuple):
         return f"job {self.job}" if self.job and (self.queue or not self.runs) else str(self.runs[0].path)
 
 
-def status(name: str, *, as_json: bool = False) -> int:
+def status(name: str, *, as_json: bool) -> int:
     """Print the state of a job and its run, a study or a sweep; ``as_json``: one object for each run."""
     record = _run_set(name)
     if as_json:

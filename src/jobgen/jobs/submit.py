@@ -52,9 +52,7 @@ class Submission(NamedTuple):
         return script_of(self.job, given=self.given, standalone=not self.library)
 
 
-def submit(
-    spec: str, site: str, settings: List[str], arguments: List[str], *, dry_run: bool = False, test_only: bool = False
-) -> int:
+def submit(spec: str, site: str, settings: List[str], arguments: List[str], *, dry_run: bool, test_only: bool) -> int:
     """Submit the job of ``spec`` at ``site`` and return the exit code of the scheduler's command.
 
     ``arguments`` go to the training program. The last line of standard output is the job number; messages go to
