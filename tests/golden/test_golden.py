@@ -232,9 +232,10 @@ def test_every_directive_of_pbs_has_its_reason_above(path):
     assert [lines[number] for number in directives if not lines[number - 1].startswith("# ")] == []
 
 
-def test_a_misspelt_placeholder_is_named_with_its_file(tmp_path):
+def test_a_misspelt_placeholder_is_named_with_its_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("jobgen.render.template.TEMPLATES", tmp_path)
     (tmp_path / "job.bash").write_text("@{naem}\n")
     with refused("incomplete-install", "job.bash", "@{naem}", "'name'"):
-        fill("job.bash", {"name": "x"}, folder=tmp_path)
+        fill("job.bash", {"name": "x"})
     with refused("cannot-read", tmp_path / "none.bash"):
-        fill("none.bash", {}, folder=tmp_path)
+        fill("none.bash", {})

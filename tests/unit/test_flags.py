@@ -9,8 +9,9 @@ from typing import get_args
 import pytest
 
 from jobgen.jobs import trainer_flags
-from jobgen.jobs.trainer_flags import load_schema, read_arguments
+from jobgen.jobs.trainer_flags import load_schema
 from messages import refused
+from slipway.base.flags import read_arguments
 from trainer.config.cli import parse
 from trainer.config.errors import ConfigError
 from trainer.config.schema import schema

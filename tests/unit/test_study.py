@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jobgen.batch.study.grid import Axes, points_of, weak_scaling_batch
-from jobgen.batch.study.record import read_study
+from jobgen.batch.study.record import Study
 from jobgen.cli import main
 from messages import assert_error, assert_names, numbers
 
@@ -120,7 +120,7 @@ def test_backend_and_container_of_the_environment_are_those_of_all_points(login_
     monkeypatch.setenv("USE_CONTAINER", "0")
     monkeypatch.setenv("BACKEND", "horovod")
     study(capsys, ranks="1", cpus="1")
-    (entry,) = read_study(Path("study")).entries.values()
+    (entry,) = Study.read(Path("study")).entries.values()
     assert (entry.backend, entry.container) == ("horovod", False)
     assert environment_of(login_node, 101)["BACKEND"] == "horovod"
 
@@ -180,7 +180,7 @@ def test_run_again_it_submits_what_is_missing_or_has_failed(login_node, capsys):
         ("nodes2-ranks4-cpus1", "waiting"),
     }
     assert to_submit(said) == [("2", "4")]
-    jobs = {name: entry.job for name, entry in read_study(Path("study")).entries.items()}
+    jobs = {name: entry.job for name, entry in Study.read(Path("study")).entries.items()}
     assert jobs == {
         "nodes1-ranks1-cpus1": "101",
         "nodes1-ranks2-cpus1": "104",
@@ -192,11 +192,11 @@ def test_run_again_it_submits_what_is_missing_or_has_failed(login_node, capsys):
 def test_what_the_scheduler_refuses_is_told_and_the_rest_is_submitted_the_next_time(login_node, capsys, monkeypatch):
     monkeypatch.setenv("REFUSED", "102")
     refuses(capsys, "submission-refused", "nodes1-ranks2-cpus1", cpus="1")
-    assert [entry.job for entry in read_study(Path("study")).entries.values()] == ["101", None, "103"]
+    assert [entry.job for entry in Study.read(Path("study")).entries.values()] == ["101", None, "103"]
     job_state(login_node, 101, "PENDING")
     job_state(login_node, 103, "PENDING")
     study(capsys, cpus="1")
-    assert [entry.job for entry in read_study(Path("study")).entries.values()] == ["101", "104", "103"]
+    assert [entry.job for entry in Study.read(Path("study")).entries.values()] == ["101", "104", "103"]
 
 
 @pytest.mark.usefixtures("login_node")

@@ -12,7 +12,7 @@ import pytest
 
 from jobgen.base.queue import tasks_of
 from jobgen.batch.sweep.axes import divide, drawn, grid
-from jobgen.batch.sweep.record import read_sweep
+from jobgen.batch.sweep.record import Sweep
 from jobgen.cli import main
 from jobgen.jobs.trainer_flags import load_schema
 from messages import assert_error, refused
@@ -484,7 +484,7 @@ class TestRunAgain:
             str(Path("sweep", "001").absolute()),
             ["--lr=0.1", "--batch-size=128"],
         )
-        assert read_sweep(Path("sweep")).content().axes["optim.lr"] == "0.1,0.01,0.001"
+        assert Sweep.read(Path("sweep")).content().axes["optim.lr"] == "0.1,0.01,0.001"
 
     def test_trials_that_are_not_asked_for_any_more_stay(self, login_node, capsys):
         sweep(capsys, *LR)

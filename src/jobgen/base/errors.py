@@ -1,4 +1,4 @@
-"""Errors and warnings for users: one line each with what happened, where, and what to do."""
+"""Output for users: errors and warnings, one line each with what happened, where, and what to do; other lines."""
 
 import sys
 
@@ -26,6 +26,12 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
+def say(text: str) -> None:
+    """Print one line to standard output, unless it is closed."""
+    if sys.stdout:
+        sys.stdout.write(f"{printable(text)}\n")
 
 
 def note(text: str) -> None:

@@ -9,8 +9,11 @@ import msgspec
 Option = Union[str, int, bool]
 """Value of a scheduler option: text, a number, true (option without value) or false (option dropped)."""
 
-BUILDS = ("venv", "image")
-"""Tasks that build the image or the virtual environment of other jobs, on one node."""
+BUILDS = {"venv": "build/setup", "image": "build/image"}
+"""Tasks that build the virtual environment or the image of other jobs, on one node; the program in a clone that each
+runs."""
+TABLES = ("options", "cpu_options", "env")
+"""Fields of a site or a spec that are tables."""
 TRAINS = ("train", "selftest")
 """Tasks that run a training program."""
 

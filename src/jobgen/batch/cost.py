@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import List, NamedTuple
 
-from jobgen.base.errors import UsageError, printable
+from jobgen.base.errors import UsageError
 from jobgen.base.job import Job
 
 
@@ -14,6 +14,11 @@ class Cost(NamedTuple):
 
     core_hours: float
     gpu_hours: float
+
+    @property
+    def hours(self) -> float:
+        """GPU-hours of jobs with GPUs, else core-hours."""
+        return self.gpu_hours or self.core_hours
 
     def __str__(self) -> str:
         """Return the cost as text."""
@@ -47,9 +52,3 @@ def ask(hours: float, *, limit: float, yes: bool) -> None:
         answer = ""
     if answer.strip().lower() not in {"y", "yes"}:
         raise UsageError("not-confirmed", "not confirmed: nothing was submitted.")
-
-
-def say(text: str) -> None:
-    """Print one line, unless standard output is closed."""
-    if sys.stdout:
-        sys.stdout.write(f"{printable(text)}\n")

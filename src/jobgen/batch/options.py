@@ -5,16 +5,26 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from typing import List
+from pathlib import Path
+from typing import Any, List, Type, TypeVar
+
+R = TypeVar("R")
 
 
 def add_common(command: argparse.ArgumentParser, *, what: str) -> None:
     """Add the options of any set of runs; ``what`` is "study" or "sweep"."""
-    command.add_argument("--output", required=True, metavar="FOLDER", help=f"folder of the {what} and its run folders")
+    folder = f"folder of the {what} and its run folders"
+    command.add_argument("--output", dest="folder", type=Path, required=True, metavar="FOLDER", help=folder)
     limit = "core-hours (GPU-hours for jobs with GPUs) above which jobgen requests confirmation (default: %(default)s)"
     command.add_argument("--limit", type=hours, default=100, metavar="HOURS", help=limit)
     command.add_argument("--yes", action="store_true", help="submit without confirmation")
     command.add_argument("--dry-run", action="store_true", help="print the jobs, their cost and errors; submit nothing")
+
+
+def request_of(kind: Type[R], arguments: argparse.Namespace, **others: Any) -> R:
+    """Return the ``arguments`` as the NamedTuple ``kind``, which has a field for each of their names and ``others``."""
+    names: List[str] = [name for name in kind._fields if name not in others]  # type: ignore[attr-defined]
+    return kind(**{name: getattr(arguments, name) for name in names}, **others)
 
 
 def hours(text: str) -> float:

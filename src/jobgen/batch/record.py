@@ -8,7 +8,7 @@ import os
 import re
 import time
 from pathlib import Path
-from typing import ClassVar, Dict, Generic, Iterator, List, Optional, Protocol, Tuple, Type, TypeVar
+from typing import Any, ClassVar, Dict, Generic, Iterator, List, Optional, Protocol, Type, TypeVar
 
 import msgspec
 
@@ -46,30 +46,104 @@ class SetEntry(Protocol):
 
 
 E = TypeVar("E", bound=SetEntry)
-F = TypeVar("F", bound=msgspec.Struct)
 
 
-class RunSet(Generic[E]):
+class SetFile(Protocol[E]):
+    """Content of the JSON file; a frozen msgspec.Struct."""
+
+    @property
+    def scheduler(self) -> str:
+        """Name of the scheduler that runs the jobs."""
+        ...
+
+    @property
+    def entries(self) -> List[E]:
+        """The runs."""
+        ...
+
+
+F = TypeVar("F", bound=SetFile[Any])
+R = TypeVar("R", bound="RunSet[Any, Any]")
+
+
+class RunSet(Generic[E, F]):
     """A folder of runs with its JSON file."""
 
-    file: ClassVar[str]
-    """Name of the JSON file."""
+    kind: ClassVar[str]
+    """Name of the command that writes the file, and of the file without its suffix: "study" or "sweep"."""
+    format: ClassVar[Type[Any]]
+    """The struct of the file's content."""
 
-    def __init__(self, folder: Path, scheduler: str, entries: List[E], *, found: bytes = b"") -> None:
+    def __init__(self, folder: Path, head: F, *, found: bytes = b"") -> None:
         """Create the record of the runs in ``folder``.
 
         Args:
             folder: the folder of the runs; it need not exist.
-            scheduler: name of the scheduler that runs their jobs.
-            entries: the runs.
-            found: content of the file when it was read; empty if it did not exist.
+            head: content of the file; its entries are the first ones of this record.
+            found: the file's bytes when it was read; empty if it did not exist.
         """
-        self.folder, self.scheduler, self.found = folder, scheduler, found
-        self.entries = {entry.name: entry for entry in entries}
+        self.folder, self.head, self.found = folder, head, found
+        self.path = folder / f"{self.kind}.json"
+        self.entries: Dict[str, E] = {entry.name: entry for entry in head.entries}
 
-    def content(self) -> msgspec.Struct:
-        """Return the file's content as a struct."""
-        raise NotImplementedError
+    @classmethod
+    def is_in(cls, folder: Path) -> bool:
+        """Return whether ``folder``, which need not exist, contains such a file.
+
+        Raises:
+            JobgenError: if the folder cannot be read.
+        """
+        try:
+            return (folder / f"{cls.kind}.json").is_file()
+        except OSError as error:
+            raise JobgenError("cannot-read", f"cannot read {folder}: {error.strerror}.") from error
+
+    @classmethod
+    def read(cls: Type[R], folder: Path) -> R:
+        """Return the record in ``folder``.
+
+        Raises:
+            JobgenError: if the file cannot be read, has another version's format, or lists a run outside ``folder``.
+        """
+        path = folder / f"{cls.kind}.json"
+        try:
+            found = read_head(path, limit=LIMIT)
+            head = msgspec.json.decode(found, type=cls.format)
+        except OSError as error:
+            raise JobgenError("cannot-read", f"cannot read {path}: {error.strerror}.") from error
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            raise JobgenError(
+                "bad-record",
+                f"{path} does not have the format that `jobgen {cls.kind}` of this version writes ({error}).",
+            ) from error
+        for entry in head.entries:
+            if not re.fullmatch(r"[\w][\w.-]*", entry.run, flags=re.ASCII):
+                raise JobgenError(
+                    "bad-record", f"{path}: the run {entry.run[:60]!r} is not the name of a folder next to this file."
+                )
+        return cls(folder, head, found=found)
+
+    @classmethod
+    def open(cls: Type[R], folder: Path, new: Any) -> R:
+        """Return the record in ``folder``, or one with the content ``new`` if no file there is visible.
+
+        Raises:
+            JobgenError: if the record cannot be read, or the folder has other content.
+        """
+        if cls.is_in(folder):
+            return cls.read(folder)
+        try:
+            taken = folder.exists() and (not folder.is_dir() or any(path.name[0] != "." for path in folder.iterdir()))
+        except OSError as error:
+            raise JobgenError("cannot-read", f"cannot read {folder}: {error.strerror}.") from error
+        if taken:
+            raise JobgenError("file-exists", f"{folder} exists and has no {cls.kind}.json: choose another --output.")
+        return cls(folder, new)
+
+    def content(self) -> F:
+        """Return the file's content."""
+        content: F = msgspec.structs.replace(self.head, entries=list(self.entries.values()))  # type: ignore[type-var]
+        return content
 
     def run_folder(self, entry: E) -> Path:
         """Return the run folder of an entry."""
@@ -116,11 +190,11 @@ class RunSet(Generic[E]):
 
     def _content_now(self) -> bytes:
         try:
-            return read_head(self.folder / self.file, limit=LIMIT)
+            return read_head(self.path, limit=LIMIT)
         except FileNotFoundError:
             return b""
         except OSError as error:
-            raise JobgenError("cannot-read", f"cannot read {self.folder / self.file}: {error.strerror}.") from error
+            raise JobgenError("cannot-read", f"cannot read {self.path}: {error.strerror}.") from error
 
     def write(self) -> None:
         """Write the file atomically.
@@ -128,70 +202,11 @@ class RunSet(Generic[E]):
         Raises:
             JobgenError: if the file cannot be written.
         """
-        path = self.folder / self.file
-        temporary = path.with_name(f".{self.file}.{os.getpid()}")
+        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         try:
             temporary.write_bytes(msgspec.json.format(msgspec.json.encode(self.content()), indent=1) + b"\n")
-            os.replace(temporary, path)  # noqa: PTH105 -- pathlib has no advantage here
+            os.replace(temporary, self.path)  # noqa: PTH105 -- pathlib has no advantage here
         except OSError as error:
             with contextlib.suppress(OSError):
                 temporary.unlink()  # frees space on a full disk
-            raise JobgenError("cannot-write", f"cannot write {path}: {error.strerror}.") from error
-
-
-def holds(folder: Path, file: str) -> bool:
-    """Return whether ``folder`` contains ``file``; False if it is missing or has only hidden files.
-
-    Raises:
-        JobgenError: if the folder has other content or cannot be read.
-    """
-    if has(folder, file):
-        return True
-    try:
-        taken = folder.exists() and (not folder.is_dir() or any(path.name[0] != "." for path in folder.iterdir()))
-    except OSError as error:
-        raise JobgenError("cannot-read", f"cannot read {folder}: {error.strerror}.") from error
-    if taken:
-        raise JobgenError("file-exists", f"{folder} exists and has no {file}: choose another --output.")
-    return False
-
-
-def has(folder: Path, file: str) -> bool:
-    """Return whether ``folder``, which need not exist, contains ``file``.
-
-    Raises:
-        JobgenError: if the folder cannot be read.
-    """
-    try:
-        return (folder / file).is_file()
-    except OSError as error:
-        raise JobgenError("cannot-read", f"cannot read {folder}: {error.strerror}.") from error
-
-
-def read(folder: Path, file: str, kind: Type[F], *, command: str) -> Tuple[F, bytes]:
-    """Read ``file`` in ``folder``; return its content as ``kind``, a struct, and its bytes.
-
-    ``command``, which writes such files, appears in the error message.
-
-    Raises:
-        JobgenError: if the file cannot be read, or has another version's format.
-    """
-    path = folder / file
-    try:
-        content = read_head(path, limit=LIMIT)
-        return msgspec.json.decode(content, type=kind), content
-    except OSError as error:
-        raise JobgenError("cannot-read", f"cannot read {path}: {error.strerror}.") from error
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise JobgenError(
-            "bad-record", f"{path} does not have the format that `{command}` of this version writes ({error})."
-        ) from error
-
-
-def require_runs_inside(path: Path, entries: List[E]) -> None:
-    """Raise a JobgenError if an entry of the file ``path`` has a run folder outside the file's folder."""
-    for entry in entries:
-        if not re.fullmatch(r"[\w][\w.-]*", entry.run, flags=re.ASCII):
-            raise JobgenError(
-                "bad-record", f"{path}: the run {entry.run[:60]!r} is not the name of a folder next to this file."
-            )
+            raise JobgenError("cannot-write", f"cannot write {self.path}: {error.strerror}.") from error

@@ -5,9 +5,10 @@ from __future__ import annotations
 import calendar
 import time
 from dataclasses import dataclass
-from typing import Dict, Generic, List, Literal, Optional, Tuple, TypeVar
+from typing import Any, Dict, Generic, List, Literal, Optional, Tuple, TypeVar
 
-from jobgen.base.errors import JobgenError
+from jobgen.base.errors import JobgenError, UsageError
+from jobgen.base.job import Job
 from jobgen.base.queue import JobId, Queue, Seen, job_id, tasks_of
 from jobgen.batch.record import RunSet, SetEntry
 from jobgen.jobs.runs import Run
@@ -56,17 +57,17 @@ class Scheduled:
         return self._seen[whole].get(job._replace(server=""))
 
 
-def states_of(record: RunSet[E]) -> List[RunState[E]]:
+def states_of(record: RunSet[E, Any]) -> List[RunState[E]]:
     """Return the states of the runs in the order of their entries.
 
     Raises:
         JobgenError: if the scheduler's answer is needed and it does not answer.
     """
-    scheduled = Scheduled(queue_of(record.scheduler))
+    scheduled = Scheduled(queue_of(record.head.scheduler))
     return [_state_of(record, entry, scheduled) for entry in record.entries.values()]
 
 
-def _state_of(record: RunSet[E], entry: E, scheduled: Scheduled) -> RunState[E]:
+def _state_of(record: RunSet[E, Any], entry: E, scheduled: Scheduled) -> RunState[E]:
     run, job = Run(record.run_folder(entry)), job_id(entry.job or "")
     if not job:
         return RunState(entry, run, "missing", "not submitted", None, refused=False)
@@ -115,8 +116,13 @@ def table(rows: List[List[str]]) -> List[str]:
     return ["  ".join([*(cell.ljust(width) for cell, width in zip(row, widths)), row[-1]]).rstrip() for row in rows]
 
 
-def require_queue(scheduler: str, *, what: str) -> None:
-    """Raise a JobgenError if the jobs of ``what`` at ``scheduler`` cannot be followed."""
+def require_training(job: Job, *, what: str) -> None:
+    """Raise a JobgenError if ``job``, the base of ``what`` ("a study"), does not train or cannot be followed."""
+    if job.spec.task != "train":
+        raise UsageError(
+            "nothing-to-vary", f"{job.spec.name} does not train: {what} needs a training spec such as ddp."
+        )
+    scheduler = job.site.scheduler
     if queue_of(scheduler) is None:
         raise JobgenError(
             "no-scheduler", f"{what} needs a scheduler that queues jobs, and {scheduler} does not: choose another site."

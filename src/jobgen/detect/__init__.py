@@ -72,22 +72,21 @@ def detect(name: Optional[str] = None) -> Detected:
         draft.found["name"] = Found(name, "--name")
     config = read_config(asker) if shutil.which("scontrol") else {}
     pbs = read_version(asker) if not config and shutil.which("qstat") else ""
-    has_pyxis, spec = False, "ddp"
+    has_pyxis, command = False, "submit --dry-run ddp"
     if config or (shutil.which("sbatch") and not pbs):
         has_pyxis = draft_slurm(draft, asker, config)
     elif pbs:
         draft_pbs(draft, asker, pbs)
     else:
         draft_single_machine(draft, asker)
-        spec = "ddp-local"
+        command = "render ddp-local"
     draft_machine(draft, asker, has_pyxis=has_pyxis)
     if pbs:
         ask_launcher(draft)
     for answer in asker.failed:
         draft.note(f"Command failed: {answer.command}: {answer.error}.")
-    verb = "render" if spec == "ddp-local" else "submit --dry-run"
     head = [
         f"Draft by `jobgen site --detect` on {platform.node()}; the comment of each value is its source.",
-        f"Answer the questions, then test with `jobgen {verb} {spec} --site FILE`. docs/sites.md explains the fields.",
+        f"Answer the questions, then test with `jobgen {command} --site FILE`. docs/sites.md explains the fields.",
     ]
     return Detected(draft.text(*head), list(draft.found), list(draft.questions))

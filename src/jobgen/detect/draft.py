@@ -7,7 +7,7 @@ import textwrap
 from typing import Dict, List, NamedTuple, Optional, Tuple, Union
 
 from jobgen.base.errors import printable
-from jobgen.base.job import Site
+from jobgen.base.job import TABLES, Site
 
 Value = Union[str, int, bool, Tuple[str, ...]]
 
@@ -15,8 +15,6 @@ COLUMNS = 120
 """Line length of the file. A comment that does not fit beside its line is placed above it."""
 LONGEST = 600
 """Maximum characters of a comment."""
-TABLES = ("options", "cpu_options", "env")
-"""Fields that are tables, which must be last in a TOML file."""
 
 
 class Found(NamedTuple):
@@ -59,7 +57,7 @@ class Draft:
         plain = [name for name in Site.__struct_fields__ if name in keys]
         parts = ["\n".join(_comment(line) for line in head)]
         parts += self._paragraphs([(key, key) for key in plain])
-        for table in TABLES:
+        for table in TABLES:  # which must be last in a TOML file
             inside = sorted(key for key in keys if key.startswith(f"{table}."))
             paragraphs = self._paragraphs([(key, key.partition(".")[2]) for key in inside])
             parts += [f"[{table}]\n{paragraphs[0]}", *paragraphs[1:]] if paragraphs else []

@@ -20,6 +20,8 @@ NAMESPACES = (
     ("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1"),
 )
 """Files of the kernel (upstream, Debian, Ubuntu), and the content that disables user namespaces."""
+SIF_RUNTIMES = ("apptainer", "singularity")
+"""Commands of the runtimes of SIF images, the preferred one first; also their folders of helpers."""
 WORK = ("SCRATCH", "WORK", "PSCRATCH", "WORKDIR")
 """Variables with which sites name a large shared disk."""
 LONGEST = 1000
@@ -53,16 +55,14 @@ def draft_machine(draft: Draft, asker: Asker, *, has_pyxis: bool) -> None:
 def _container(draft: Draft, asker: Asker, modules: Dict[str, List[str]], *, has_pyxis: bool) -> None:
     """Detect the container runtime: on PATH, as a Slurm plugin, or as a module."""
     torch = modules.get("torch", [])
-    version = _runtime(asker)
-    if version:
+    if version := _runtime(asker):
         name, said = version
         draft.add("container", name, said)
-        if name in {"apptainer", "singularity"}:
-            _namespaces(draft, asker, name)
+        _namespaces(draft, asker, name)
     elif has_pyxis:
         draft.add("container", "pyxis", "srun --help: --container-image")
-    elif names := modules.get("apptainer") or modules.get("singularity"):
-        runtime = "apptainer" if modules.get("apptainer") else "singularity"
+    elif runtime := next((name for name in SIF_RUNTIMES if name in modules), ""):
+        names = modules[runtime]
         others = f"; others: {listed(names[1:])}" if names[1:] else ""
         draft.add("container", runtime, f"{COMMAND}: {names[0]}")
         draft.add("modules", (names[0],), f"{COMMAND}{others}")
@@ -78,12 +78,11 @@ def _container(draft: Draft, asker: Asker, modules: Dict[str, List[str]], *, has
 
 def _runtime(asker: Asker) -> Optional[Tuple[str, str]]:
     """Return the name and version text of Apptainer or Singularity on PATH, or None; one may be a link to the other."""
-    for program in ("apptainer", "singularity"):
+    for program in SIF_RUNTIMES:
         if shutil.which(program):
             lines = asker.ask(program, "--version").text.split("\n")
             said = next((line for line in lines if re.search("version [0-9]|^[0-9]", line)), "").strip()
-            name = "singularity" if said.startswith("singularity") else program
-            name = "apptainer" if said.startswith("apptainer") else name
+            name = next((name for name in SIF_RUNTIMES if said.startswith(name)), program)
             return name, f"{program} --version: {said}" if said else f"{program} is on this machine, version unknown"
     return None
 
@@ -118,7 +117,7 @@ def _has_starter(program: str) -> bool:
     https://apptainer.org/docs/admin/main/installation.html, "Setuid".
     """
     prefix = Path(os.path.realpath(shutil.which(program) or program)).parents[1]
-    for folder in ("apptainer", "singularity"):
+    for folder in SIF_RUNTIMES:
         try:
             mode = (prefix / "libexec" / folder / "bin" / "starter-suid").stat().st_mode
         except OSError:

@@ -8,16 +8,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Type
 
-from jobgen.base.errors import JobgenError, printable
+from jobgen.base.errors import JobgenError, note, say
 from jobgen.base.queue import JobId, Queue, Seen, job_id
 from jobgen.batch.record import RunSet
 from jobgen.batch.states import states_of
 from jobgen.batch.study import record as studies
-from jobgen.batch.study.record import is_study, read_study
+from jobgen.batch.study.record import Study
 from jobgen.batch.sweep import results as sweeps
-from jobgen.batch.sweep.record import is_sweep, read_sweep
+from jobgen.batch.sweep.record import Sweep
 from jobgen.follow.lookup import newest_run, output_folder, runs_in_logs, runs_of, runs_with_suffix
 from jobgen.follow.tasks import lines_of_jobs, lines_of_runs
 from jobgen.jobs.runs import Run
@@ -66,26 +66,32 @@ class Target(NamedTuple):
         return f"job {self.job}" if self.job and (self.queue or not self.runs) else str(self.runs[0].path)
 
 
-def status(name: str, *, as_json: bool = False) -> int:
+def status(name: str, *, as_json: bool) -> int:
     """Print the state of a job and its run, a study or a sweep; ``as_json``: one object for each run."""
+    record = _run_set(name)
     if as_json:
-        print(json.dumps(_facts(name), indent=2))
-    elif name and is_study(Path(name)):
-        for line in studies.lines_of(states_of(read_study(Path(name)))):
-            _say(line)
-    elif name and is_sweep(Path(name)):
-        sweep = read_sweep(Path(name))
-        for line in sweeps.lines_of(sweep, sweeps.results_of(sweep)):
-            _say(line)
+        print(json.dumps(_facts(record, name), indent=2))
+    elif isinstance(record, Study):
+        for line in studies.lines_of(states_of(record)):
+            say(line)
+    elif isinstance(record, Sweep):
+        for line in sweeps.lines_of(record, sweeps.results_of(record)):
+            say(line)
     else:
         _show(*_target(name))
     return 0
 
 
-def _facts(name: str) -> List[Dict[str, Any]]:
-    """Return the facts of each run that ``name`` refers to; for a study or sweep, with the states of its table."""
-    if name and (is_study(Path(name)) or is_sweep(Path(name))):
-        record: RunSet[Any] = read_study(Path(name)) if is_study(Path(name)) else read_sweep(Path(name))
+def _run_set(name: str) -> Optional[RunSet[Any, Any]]:
+    """Return the study or sweep in the folder ``name``; None if ``name`` is neither."""
+    kinds: List[Type[RunSet[Any, Any]]] = [Study, Sweep]
+    kind = next((kind for kind in kinds if name and kind.is_in(Path(name))), None)
+    return kind.read(Path(name)) if kind else None
+
+
+def _facts(record: Optional[RunSet[Any, Any]], name: str) -> List[Dict[str, Any]]:
+    """Return the facts of each run that ``name`` refers to; for ``record``, with the states of its table."""
+    if record:
         return [{**each.run.facts(), "state": each.state, "line": each.about} for each in states_of(record)]
     return [run.facts() for run in _target(name)[0].runs]
 
@@ -96,16 +102,16 @@ def _show(target: Target, seen: Optional[List[Seen]]) -> None:
         try:
             seen = target.look()
         except JobgenError as error:  # the run folder still has the state
-            _say(add_label("warning", error.slug, str(error)))
+            say(add_label("warning", error.slug, str(error)))
             seen = []
         else:
             if target.job and not seen and target.scheduler not in {"", "local"}:
                 here = "has no record of it (any more)" if target.queue else "cannot be queried from this machine"
-                _say(f"job {target.job}: {target.scheduler} {here}")
+                say(f"job {target.job}: {target.scheduler} {here}")
     for line in [*lines_of_jobs(seen), *lines_of_runs(target.runs, target.job)]:
-        _say(line)
+        say(line)
     if len(target.runs) <= 1 and (log := _log(target, seen)):
-        _say(f"log {log}")
+        say(f"log {log}")
 
 
 def logs(name: str, *, follow: bool) -> int:
@@ -129,9 +135,9 @@ def logs(name: str, *, follow: bool) -> int:
             return 0
         if (why := _waiting_message(seen)) != said:
             said = why
-            _warn(why)
+            note(why)
         time.sleep(POLL)
-        target = target._replace(runs=[run.again() for run in target.runs])
+        target = target._replace(runs=[Run(run.path) for run in target.runs])
         if time.monotonic() - asked > ASK:
             seen, asked = target.look(), time.monotonic()
 
@@ -151,7 +157,7 @@ def cancel(name: str) -> int:
         done = subprocess.run(command, check=False)
         if not done.returncode:
             foreign = bool(target.runs) and all(run.foreign for run in target.runs)
-            _warn(f"job {target.job}: {command[0]} cancels it{'' if foreign else '; the ranks save first'}")
+            note(f"job {target.job}: {command[0]} cancels it{'' if foreign else '; the ranks save first'}")
         return done.returncode
     target.require_single_run()
     run = target.runs[0]  # without runs, a scheduler on this machine has the job, and it was cancelled above
@@ -160,13 +166,13 @@ def cancel(name: str) -> int:
     except OSError as error:
         raise JobgenError("cannot-write", f"cannot write {run.stop}: {error.strerror}.") from error
     obeyed = "; a user script without slipway.Session ignores that file: stop it with Ctrl-C" if run.foreign else ""
-    _warn(f"{run.path} was requested to save and stop by the file {run.stop.name}{obeyed}")
+    note(f"{run.path} was requested to save and stop by the file {run.stop.name}{obeyed}")
     return 0
 
 
 def _target(name: str) -> Tuple[Target, Optional[List[Seen]]]:
     """Return the target of ``name``, and the scheduler's answer if finding the target required a query, else None."""
-    if name and (is_study(Path(name)) or is_sweep(Path(name))):
+    if name and (Study.is_in(Path(name)) or Sweep.is_in(Path(name))):
         raise JobgenError("several-runs", f"{name} contains many runs: give one of its run folders, or a job number.")
     if not name or Path(name).is_dir():
         run = Run(Path(name)) if name else newest_run()
@@ -263,11 +269,3 @@ def _copy(path: Path, position: int) -> int:
             sys.stdout.buffer.write(piece)
         sys.stdout.flush()
         return file.tell()
-
-
-def _say(text: str) -> None:
-    print(printable(text))
-
-
-def _warn(text: str) -> None:
-    print(printable(f"jobgen: {text}"), file=sys.stderr)

@@ -21,7 +21,7 @@ from jobgen.schedulers import scheduler_of
 SPEC = "shell"
 
 
-def open_shell(site: str, settings: List[str], words: List[str], *, umask: int, dry_run: bool = False) -> int:
+def open_shell(site: str, settings: List[str], words: List[str], *, umask: int, dry_run: bool) -> int:
     """Run the command ``words``, or an interactive shell if it is empty, on a node of ``site``, with ``umask``.
 
     The session's script is a temporary file in the current folder, which the nodes can read too.

@@ -24,7 +24,7 @@ def shared(paths: List[Path], *, trusted: str, owner: Optional[int] = None) -> I
     """
     if trusted and Path(trusted).resolve() in [paths[0].resolve(), *paths[0].resolve().parents]:
         return
-    is_private = functools.lru_cache(maxsize=None)(_is_private)  # look up each group once
+    is_private = functools.cache(_is_private)  # look up each group once
     for path in paths:
         try:
             found = path.stat()

@@ -19,8 +19,6 @@ from jobgen.runtimes import Container, container_of
 from slipway.base.contract import JOB_SCRIPT, OTHER_VARIABLES, SETTINGS, refusal
 from slipway.base.gpu import advice, describe, fits, query_gpus_in_child
 
-BUILDERS = {"image": "build/image", "venv": "build/setup"}
-"""Program in a clone that each build job runs."""
 Settings = Dict[str, Optional[str]]
 
 
@@ -79,7 +77,7 @@ def _check_settings(environment: Mapping[str, str]) -> Iterator[JobgenError]:
 
 def _check_build(job: Job, arguments: List[str], settings: Settings) -> Iterator[JobgenError]:
     """Check the needs of a build job: a clone of the project, a known variant, a readable wheelhouse."""
-    program = BUILDERS[job.spec.task]
+    program = BUILDS[job.spec.task]
     if not os.access(program, os.X_OK):
         yield JobgenError(
             "no-clone", f"{job.spec.name} needs a clone of the project: {program} is missing in {Path.cwd()}."
@@ -117,7 +115,8 @@ def _check_arguments(arguments: List[str], settings: Settings) -> Iterator[Jobge
             return
     if not arguments or settings.get("SLIPWAY_SCRIPT"):
         return
-    from jobgen.jobs.trainer_flags import ArgumentError, load_schema, read_arguments  # noqa: PLC0415 -- most jobs have no arguments
+    from jobgen.jobs.trainer_flags import load_schema  # noqa: PLC0415 -- most jobs have no arguments
+    from slipway.base.flags import ArgumentError, read_arguments  # noqa: PLC0415
 
     try:
         files = read_arguments(arguments, load_schema()).files
@@ -146,7 +145,7 @@ def _check_environment(
     job: Job, settings: Settings, environment: Mapping[str, str], *, site: str
 ) -> Iterator[JobgenError]:
     """Check that the image or the Python environment of the job exists."""
-    here = "" if os.access(BUILDERS["image"], os.X_OK) else " in a clone"
+    here = "" if os.access(BUILDS["image"], os.X_OK) else " in a clone"
     if not settings["USE_CONTAINER"]:
         return  # on one machine the script uses the image if it exists, else the environment
     if settings["USE_CONTAINER"] == "1":
@@ -173,11 +172,11 @@ def _check_environment(
 
 def _check_local_venv(job: Job, wheelhouse: Optional[str]) -> Iterator[JobgenError]:
     """Check the sources from which each node builds its virtual environment: a clone, and wheels or downloads."""
-    if not os.access(BUILDERS["venv"], os.X_OK):
+    if not os.access(BUILDS["venv"], os.X_OK):
         yield JobgenError(
             "no-clone",
             f"site {job.site.name} builds a virtual environment on each node, which needs a clone of the project: "
-            f"{BUILDERS['venv']} is missing in {Path.cwd()}.",
+            f"{BUILDS['venv']} is missing in {Path.cwd()}.",
         )
     if wheelhouse:
         yield from need("no-wheelhouse", "SLIPWAY_WHEELHOUSE", wheelhouse, "create it with `make wheelhouse`")

@@ -16,7 +16,7 @@ from jobgen.base.job import TRAINS, Job
 from jobgen.base.queue import job_id
 from jobgen.jobs.owners import check_library_owners
 from jobgen.jobs.precheck import find_config, need, precheck
-from jobgen.render.files import Script, job_of, script_of
+from jobgen.render.files import job_of, script_of, write_script
 from jobgen.resolve.settings import settings_in, settings_of
 from jobgen.schedulers import scheduler_names, scheduler_of
 from slipway.base.errors import error_line
@@ -47,14 +47,12 @@ class Submission(NamedTuple):
         return given
 
     @property
-    def script(self) -> Script:
+    def script(self) -> str:
         """The job's script with these settings."""
         return script_of(self.job, given=self.given, standalone=not self.library)
 
 
-def submit(
-    spec: str, site: str, settings: List[str], arguments: List[str], *, dry_run: bool = False, test_only: bool = False
-) -> int:
+def submit(spec: str, site: str, settings: List[str], arguments: List[str], *, dry_run: bool, test_only: bool) -> int:
     """Submit the job of ``spec`` at ``site`` and return the exit code of the scheduler's command.
 
     ``arguments`` go to the training program. The last line of standard output is the job number; messages go to
@@ -68,7 +66,7 @@ def submit(
     )
     if dry_run:
         code = tell([submission])
-        sys.stdout.write(submission.script.text)
+        sys.stdout.write(submission.script)
         _show_settings(submission)
         command = scheduler_of(submission.job.scheduler).submission("SCRIPT", arguments)
         note(f"would submit it with: {shlex.join(command)}")
@@ -180,7 +178,7 @@ def examine(job: Job, arguments: List[str], environment: Dict[str, str], *, site
 
 
 def run_submit_command(
-    submission: Submission, script: Script, *, test_only: bool = False, capture: bool = False
+    submission: Submission, script: str, *, test_only: bool = False, capture: bool = False
 ) -> subprocess.CompletedProcess[str]:
     """Run the scheduler's submit command on a temporary file, which the scheduler copies immediately.
 
@@ -198,7 +196,7 @@ def run_submit_command(
     scheduler = scheduler_of(submission.job.scheduler)
     with tempfile.TemporaryDirectory(prefix="jobgen-") as folder:
         path = Path(folder, submission.job.spec.name + scheduler.suffix)  # the log's name may contain it
-        script.write(path)
+        write_script(path, script)
         command = scheduler.submission(str(path), submission.arguments)
         for fault in check_command(command):
             raise fault
@@ -208,7 +206,7 @@ def run_submit_command(
         return subprocess.run(command, env=submission.environment, stdout=output, text=True, check=False)
 
 
-def submit_for_job_number(submission: Submission, script: Script) -> str:
+def submit_for_job_number(submission: Submission, script: str) -> str:
     """Submit the job and return its number; "" if the scheduler rejected it and printed the reason.
 
     Raises:

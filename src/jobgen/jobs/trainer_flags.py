@@ -8,9 +8,7 @@ from typing import Any, Dict, List, Mapping, Set
 
 from jobgen.base.errors import JobgenError
 from jobgen.base.paths import CHECKOUT, PACKAGED
-from slipway.base.flags import ArgumentError, nearest_flag, read_arguments, switch_words
-
-__all__ = ["ArgumentError", "keys_of", "load_schema", "nearest_flag", "read_arguments", "switch_words"]
+from slipway.base.flags import ArgumentError, read_arguments
 
 SCHEMA = Path("configs") / "schema.json"
 TITLE = "CONFIG.toml of the trainer"

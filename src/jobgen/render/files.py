@@ -21,24 +21,18 @@ LIMIT = 1 << 20
 """Maximum size of a script in bytes: four times the longest standalone script."""
 
 
-class Script(NamedTuple):
-    """A job and its text."""
+def write_script(path: Path, text: str) -> None:
+    """Write a script to the executable file ``path``.
 
-    job: Job
-    text: str
-
-    def write(self, path: Path) -> None:
-        """Write an executable file.
-
-        Raises:
-            JobgenError: if that is impossible.
-        """
-        try:
-            path.write_text(self.text, encoding="utf-8")
-            if path.is_file():  # root could take /dev/null from everybody else
-                path.chmod(0o755)
-        except OSError as error:
-            raise JobgenError("cannot-write", f"cannot write {path}: {error.strerror}.") from error
+    Raises:
+        JobgenError: if that is impossible.
+    """
+    try:
+        path.write_text(text, encoding="utf-8")
+        if path.is_file():  # root could take /dev/null from everybody else
+            path.chmod(0o755)
+    except OSError as error:
+        raise JobgenError("cannot-write", f"cannot write {path}: {error.strerror}.") from error
 
 
 def job_of(spec: str, site: str, settings: List[str], *, output: Optional[str] = None, standalone: bool = False) -> Job:
@@ -59,14 +53,14 @@ def job_of(spec: str, site: str, settings: List[str], *, output: Optional[str] =
 
 def script_of(
     job: Job, *, output: Optional[str] = None, standalone: bool = False, given: Mapping[str, str] = NOTHING
-) -> Script:
+) -> str:
     """Return the script of ``job``, which will be the file ``output``, with the settings ``given`` to a submission.
 
     Raises:
         JobgenError: for values that no script can hold.
     """
     path = output or job.spec.name + scheduler_of(job.scheduler).suffix
-    return Script(job, render(job, path=path, given=given, standalone=standalone))
+    return render(job, path=path, given=given, standalone=standalone)
 
 
 class Stale(NamedTuple):
@@ -122,7 +116,7 @@ def _compare(path: Path, parse: Callable[[List[str]], Any]) -> Stale:
         )
     given = parse(words[1:])
     chosen = {"output": given.output, "standalone": given.standalone}
-    made = script_of(job_of(given.spec, given.site, given.settings, **chosen), **chosen).text
+    made = script_of(job_of(given.spec, given.site, given.settings, **chosen), **chosen)
     lines = unified_diff(text.splitlines(), made.splitlines(), str(path), "now", n=0, lineterm="")
     return Stale(path, command, version_of(text), list(lines))
 

@@ -11,42 +11,22 @@ from typing import Dict, List, Mapping, Sequence, Tuple
 from jobgen.base.errors import JobgenError
 from jobgen.base.job import BUILDS, Job
 from jobgen.base.paths import data_folder
-from jobgen.base.shell import COLUMNS, Expansion, Word, command, default, one_line, quote, wrapped
+from jobgen.base.shell import COLUMNS, command, default, one_line, quote
 from jobgen.launchers import launcher_of
 from jobgen.render import header
+from jobgen.render.calls import build_calls, final_calls, shell_calls, training_calls
 from jobgen.render.launch import backends, bound_backends, launches, starts_torchrun
 from jobgen.render.standalone import with_library
 from jobgen.render.template import fill
 from jobgen.resolve.settings import Default, defaults_of
-from jobgen.runtimes import container_of, container_words, gpu_options
+from jobgen.runtimes import container_of
 from jobgen.schedulers import Directive, Scheduler, scheduler_of
 from slipway.base.contract import SETTINGS
 
 BESIDE_SETTINGS = 45
 BESIDE_CALLS = 33
 """Columns at which comments start, after shorter lines."""
-UNSET = """\
-# Ignore inherited variables that have the names of this script's own.
-unset -v run_dir restarted interactive slurm_record kept_folder kept_settings private_group \\
-    sigterm_at bound_backends numa_binding site_downloads container_options"""
-SIGNALS = """\
-# Until catch_signals, SIGUSR1, SIGINT and SIGHUP end the script. A SIGTERM is only recorded: a
-# requeued job can receive the one sent to its previous run. The time and the SIGTERM are passed to
-# RUN_DIR/job.sh if that replaces this script.
-end_early() { # CODE SLUG SENTENCE
-    echo "$script_name: error[$2]: $3 before training began" >&2 || :
-    exit "$1"
-}
-trap 'end_early 78 time-too-short "the time limit was reached"' USR1
-trap 'end_early 75 stopped-early "ended by a signal"' INT HUP
-sigterm_at=''
-[[ ${slipway_began:-} != "$$ "* ]] || read -r _ SECONDS sigterm_at <<<"$slipway_began"
-unset -v slipway_began
-trap 'sigterm_at=0' TERM # not $SECONDS: Bash runs a trap after the current command"""
-"""Signal handling at the start of scripts that train."""
 NOTHING: Mapping[str, str] = MappingProxyType({})
-Call = Tuple[str, str]
-"""A line that calls a library function, and its comment."""
 
 
 def render(job: Job, *, path: str, given: Mapping[str, str] = NOTHING, standalone: bool = False) -> str:
@@ -66,15 +46,15 @@ def render(job: Job, *, path: str, given: Mapping[str, str] = NOTHING, standalon
     values = _values(job, scheduler, path=path, given=given)
     building = job.spec.task in BUILDS
     values["launch"] = "" if building else launches(job)
-    values["signals"] = "" if building else SIGNALS
+    values["signals"] = "" if building else fill("signals.bash", values)
     values["header"] = header.contract(job, scheduler, values)
     values["head"] = fill("head.bash", values)
     if building:
-        values["calls"] = _commented(_build_calls(job), column=BESIDE_CALLS)
+        values["calls"] = _commented(build_calls(job), column=BESIDE_CALLS)
         text = fill("building.bash", values)
     else:
-        values["calls"] = _commented(_calls(job, scheduler), column=BESIDE_CALLS)
-        values["finish"] = _commented(_finish(job), column=BESIDE_CALLS)
+        values["calls"] = _commented(training_calls(job, scheduler), column=BESIDE_CALLS)
+        values["finish"] = _commented(final_calls(job), column=BESIDE_CALLS)
         text = fill("training.bash", values)
     return (with_library(text) if standalone else text) + "\n"
 
@@ -86,7 +66,7 @@ def render_shell(job: Job, *, words: Sequence[str], given: Mapping[str, str], st
         JobgenError: for values that no script can hold.
     """
     values = _values(job, scheduler_of(job.scheduler), path="shell", given=given)
-    values["calls"] = _commented(_shell_calls(job, words), column=BESIDE_CALLS)
+    values["calls"] = _commented(shell_calls(job, words), column=BESIDE_CALLS)
     text = fill("shell.bash", values)
     return (with_library(text) if standalone else text) + "\n"
 
@@ -103,7 +83,7 @@ def _values(job: Job, scheduler: Scheduler, *, path: str, given: Mapping[str, st
         "origin": header.origin(job),
         "given": given_lines(given),
         "owners": owners(),
-        "unset": UNSET,
+        "unset": fill("unset.bash", {}),
         "output": _commented(_output(job)),
         "site": one_line(job.site.name),
         "directives": directives_text(scheduler.directives(job), scheduler),
@@ -123,126 +103,6 @@ def owners() -> str:
     """Return the library functions that check whether a script may source the library."""
     text = data_folder("jobscripts", "lib", "owners.bash").read_text(encoding="utf-8")
     return text[text.index("\n# refuse_shared") + 1 :].rstrip()
-
-
-def _calls(job: Job, scheduler: Scheduler) -> List[Call]:
-    """Return the calls between the settings and the launch."""
-    site, spec = job.site, job.spec
-    arguments = '--selftest "$@"' if spec.task == "selftest" else '"$@"'
-    rows: List[Call] = []
-    if scheduler.one_machine:
-        rows.append(("choose_container", "sets USE_CONTAINER if it is empty"))
-    rows.append(("check_settings", "checks each setting; makes paths absolute"))
-    rows.append((command(["check_backend", *backends(job)]), "values of BACKEND for this script"))
-    rows += _load_modules(job)
-    rows.append(("check_inputs", "-> image, venv, data; nothing is written before this"))
-    rows.append(("find_allocation", _allocation(job, scheduler)))
-    mode = " 750" if site.group_readable else ""
-    rows.append((f"open_run_folder{mode}", "-> RUN_DIR, attempt; makes RUN_DIR/logs/ATTEMPT"))
-    if spec.client:
-        rows.append(("request_nodes", "-> nodes, head_node, world_size: the nodes that Dask got"))
-    rows.append(("make_scratch", "-> scratch: a new private folder on each local disk"))
-    rows.append(("stage_to_local_disk", "-> image, data: copies on local disks if SLIPWAY_STAGE=1"))
-    rows.append(("build_local_venv", "-> venv: on each local disk if SLIPWAY_VENV=local"))
-    rows += _container(job, "RUN_DIR")
-    if scheduler.one_machine:
-        rows.append(("count_ranks", "-> ranks_per_node, world_size: one per GPU, or two on CPUs"))
-    if not scheduler.takes_arguments:
-        rows += [("read_arguments", "-> arguments, from SLIPWAY_ARGS"), _ARGUMENTS]
-    rows.append(("export_rank_environment", "exports thread counts, cache folders and the plan"))
-    rows.append((f"choose_program {arguments}", "-> program: the trainer or your script"))
-    if spec.mpi:
-        probe = launcher_of(job.launcher).mpi_probe
-        rows.append((command(["check_mpi", *probe]), "exports the launcher's MPI, which the preflight compares"))
-    elif spec.backend != "single":
-        rows.append(("choose_rendezvous", "exports MASTER_ADDR; each launch exports MASTER_PORT"))
-    rows.append(("preflight", "checks every node before the launch"))
-    rows.append(('save_job_script "$@"', "writes RUN_DIR/job.sh, which resumes the run"))
-    return rows
-
-
-def _allocation(job: Job, scheduler: Scheduler) -> str:
-    """Return the comment on find_allocation: the variables that it sets."""
-    if job.spec.client:
-        return "-> cpus, ranks_per_node ... of a node"
-    if scheduler.one_machine:
-        return "-> nodes, head_node, cpus ..."
-    return "-> nodes, head_node, cpus, ranks_per_node, world_size ..."
-
-
-_ARGUMENTS: Call = ('[ ${#arguments[@]} -eq 0 ] || set -- "${arguments[@]}"', "")
-
-
-def _finish(job: Job) -> List[Call]:
-    what = {
-        "requeue": "exits by the verdict; requeues after a time limit",
-        "chain": "exits by the verdict; submits the next job after a time limit",
-        "restart": "exits by the verdict; requests nodes again after a time limit",
-        "none": "exits by the verdict",
-    }[job.resume]
-    launch = ('run_step "launch_$BACKEND"', "runs the launch; forwards the scheduler's signals")
-    if not job.spec.client:
-        why = "runs the launch; again if ranks or nodes died"
-        launch = ('run_attempts "launch_$BACKEND"', why)
-    return [launch, (f"finish {job.resume}", what)]
-
-
-def _build_calls(job: Job) -> List[Call]:
-    rows: List[Call] = [("check_settings", "checks each setting; makes paths absolute")]
-    rows += _load_modules(job)
-    program = "build/image" if job.spec.task == "image" else "build/setup"
-    rows.append((f"check_clone {program}", "the build needs a clone of the project"))
-    rows.append(("make_build_scratch", "caches and temporary files, removed at the end"))
-    rows.append((f"build_{job.spec.task}", "tests the result before it gets its final name"))
-    return rows
-
-
-def _shell_calls(job: Job, words: Sequence[str]) -> List[Call]:
-    rows: List[Call] = []
-    alone = scheduler_of(job.scheduler).one_machine
-    if alone:
-        rows.append(("choose_container", "sets USE_CONTAINER if it is empty"))
-    rows.append(("check_settings", "checks each setting; makes paths absolute"))
-    rows += _load_modules(job)
-    rows += [
-        ("check_inputs", "-> image, venv, data; nothing is written before this"),
-        ("find_allocation", "-> cpus, gpus_per_node, head_node"),
-        ("open_output_folder", "folder of the runs, which the container sees"),
-        ("make_scratch", "-> scratch: a new private folder on the local disk"),
-        ("copy_library_to_scratch", "-> lib: a copy on the local disk"),
-        ("stage_to_local_disk", "-> image, data: copies on local disks if SLIPWAY_STAGE=1"),
-        ("build_local_venv", "-> venv: on the local disk if SLIPWAY_VENV=local"),
-        *_container(job, "SLIPWAY_OUTPUT"),
-        *([("plan_ranks", "-> cpus_per_rank, for one process")] if alone else []),
-        ("export_job_environment", "exports threads, cache folders and DATA"),
-        (command(["run_command", *words]), "the command" if words else "an interactive shell"),
-    ]
-    return rows
-
-
-def _container(job: Job, runs: str) -> List[Call]:
-    """Return the lines that set ``bind_paths``, one path per line, and ``container``, the runtime's command."""
-    variables = ("PWD", runs, "SLIPWAY_LOCAL_DISK")
-    paths: List[Word] = [*(Expansion(f'"${name}"') for name in variables), *job.site.binds]
-    container = f"container=({command(container_words(job))})"
-    if len(container) > COLUMNS:
-        words = wrapped([container_words(job)], indent=4).replace(" \\\n", "\n")
-        container = f"container=(\n{words}\n)"
-    drop = f"; no {command(gpu_options(job))} on CPUs" if gpu_options(job) else ""
-    return [
-        ("bind_paths=(", "host paths in the container, besides home and the runtime's own"),
-        *((f"    {quote(path)}", "") for path in paths),
-        (")", ""),
-        ("set_binds", "-> binds: options for these paths, the data, and the folder of the script or configuration"),
-        (container, ""),
-        (command(["trim_container_command", *gpu_options(job)]), f"empties container with USE_CONTAINER=0{drop}"),
-    ]
-
-
-def _load_modules(job: Job) -> List[Call]:
-    if not job.site.modules:
-        return []
-    return [(command(["load_modules", str(int(job.site.purge_modules)), *job.site.modules]), "1: purge first")]
 
 
 def _output(job: Job) -> List[Tuple[str, str]]:

@@ -12,15 +12,15 @@ TEMPLATES = Path(__file__).parent / "templates"
 PLACEHOLDER = re.compile(r"@\{(\w*)\}")
 
 
-def fill(name: str, values: Dict[str, str], *, folder: Path = TEMPLATES) -> str:
-    """Return the template ``folder``/``name`` with its placeholders filled.
+def fill(name: str, values: Dict[str, str]) -> str:
+    """Return the template ``name`` with its placeholders filled.
 
     A line that holds only an empty placeholder goes.
 
     Raises:
         JobgenError: if there is no such template, or it has a placeholder that ``values`` lacks.
     """
-    path, lines = folder / name, []
+    path, lines = TEMPLATES / name, []
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

@@ -10,9 +10,9 @@ import shutil
 from typing import ClassVar, Dict, List, Literal, Mapping, NamedTuple, Optional, Tuple
 
 from jobgen.base import registry
-from jobgen.base.job import Job, Option
+from jobgen.base.job import Job, Option, Site
 from jobgen.base.queue import Queue
-from jobgen.base.shell import Word
+from jobgen.base.shell import Word, words_of
 
 CLIENTS = ("dask",)
 """Modules of this package that are clients: programs that request nodes from the site's scheduler (``client``)."""
@@ -124,9 +124,9 @@ class Scheduler:
     queue: Optional[Queue] = None
     """Queries and cancels submitted jobs for ``jobgen status``, ``logs`` and ``cancel``; None: not supported."""
 
-    def directives(self, job: Job) -> List[Directive]:
-        """Return the directives at the top of the script, in order."""
-        raise NotImplementedError
+    def directives(self, job: Job) -> List[Directive]:  # noqa: ARG002 -- for others
+        """Return the directives at the top of the script, in order; [] if it is not submitted to a queue."""
+        return []
 
     def array(self, job: Job, *, tasks: int, at_once: int) -> Optional[Array]:  # noqa: ARG002 -- for others
         """Return the request for an array of ``tasks`` jobs, 2 or more; None if the scheduler has no arrays.
@@ -174,6 +174,20 @@ class Scheduler:
 def array_range(tasks: int, at_once: int) -> str:
     """Return the index range of an array in the schedulers' syntax, such as 0-11%2."""
     return f"0-{tasks - 1}" + (f"%{at_once}" if at_once else "")
+
+
+def time_limit(minutes: int) -> str:
+    """Return a job's time limit in the schedulers' syntax, such as 01:30:00."""
+    return f"{minutes // 60:02}:{minutes % 60:02}:00"
+
+
+def directive_words(site: Site) -> List[str]:
+    """Return the site's ``directives`` as words of a command.
+
+    Raises:
+        JobgenError: if a quote is not closed.
+    """
+    return [word for text in site.directives for word in words_of(text, what=f"site {site.name}: directives:")]
 
 
 def array_directive_reason(at_once: int) -> str:

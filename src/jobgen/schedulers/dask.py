@@ -13,7 +13,7 @@ import msgspec
 
 from jobgen.base.job import Job
 from jobgen.base.shell import one_line
-from jobgen.schedulers import Directive, Scheduler, scheduler_of
+from jobgen.schedulers import Scheduler, scheduler_of
 
 IDENTITY = """\
 job_id=$(date +%Y%m%d-%H%M%S)-${HOSTNAME%%.*}-$$
@@ -39,10 +39,6 @@ class DaskClient(Scheduler):
     header = "dask_header.txt"
     has_queue = False
     resumes: ClassVar[Dict[str, str]] = {"restart": "which gives its nodes back and asks for new ones"}
-
-    def directives(self, job: Job) -> List[Directive]:  # noqa: ARG002 -- the nodes' jobs have them
-        """Return []."""
-        return []
 
     def site_lines(self, job: Job) -> List[Tuple[str, str]]:
         """Return values that no scheduler provides on a node."""

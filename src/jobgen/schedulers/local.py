@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import List
 
 from jobgen.base.job import Job
-from jobgen.schedulers import Directive, Scheduler
+from jobgen.schedulers import Scheduler
 
 
 class NoScheduler(Scheduler):
@@ -19,10 +19,6 @@ class NoScheduler(Scheduler):
     header = "local_header.txt"
     one_machine = True
     has_queue = False
-
-    def directives(self, job: Job) -> List[Directive]:  # noqa: ARG002 -- there are none
-        """Return []."""
-        return []
 
     def interactive(self, job: Job, path: str) -> List[str]:  # noqa: ARG002 -- not needed
         """Return the command that runs the script on this machine."""

@@ -17,7 +17,16 @@ from jobgen.base.errors import JobgenError
 from jobgen.base.job import BUILDS, Job, Option
 from jobgen.base.queue import JobId, Phase, Seen, ask
 from jobgen.base.shell import Expansion, Word, one_line, words_of
-from jobgen.schedulers import Array, Directive, HeaderText, Scheduler, array_directive_reason, array_range
+from jobgen.schedulers import (
+    Array,
+    Directive,
+    HeaderText,
+    Scheduler,
+    array_directive_reason,
+    array_range,
+    directive_words,
+    time_limit,
+)
 
 NAME = "name of the log; one log for output and errors; start again after the loss of a node"
 NODES = "any number of nodes, their GPUs, cores for threads and data loaders; time limit of one start"
@@ -234,8 +243,7 @@ class PBS(Scheduler):
         for name, value in {**_needs(job), **job.options}.items():
             if value is not False and name not in BATCH_OPTIONS:
                 words += words_of(_option(name, value), what=f"options.{name}:")
-        for text in job.site.directives:
-            words += words_of(text, what=f"site {job.site.name}: directives:")
+        words += directive_words(job.site)
         return [*words, "-x", path] if job.site.pbs == "torque" else [*words, "--", "/bin/bash", path]
 
     def settings_of(self, arguments: List[str]) -> Dict[str, str]:
@@ -244,10 +252,9 @@ class PBS(Scheduler):
 
 
 def _needs(job: Job) -> Dict[str, Option]:
-    hours, minutes = divmod(job.spec.minutes, 60)
     again = "n" if job.site.resume == "none" or job.spec.task in BUILDS else "y"
     name: Dict[str, Option] = {"S": "/bin/bash", "N": job.spec.name, "j": "oe", "r": again}
-    return {**name, **_nodes(job), "walltime": f"{hours:02}:{minutes:02}:00"}
+    return {**name, **_nodes(job), "walltime": time_limit(job.spec.minutes)}
 
 
 def _nodes(job: Job) -> Dict[str, Option]:

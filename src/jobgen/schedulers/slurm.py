@@ -9,8 +9,17 @@ from typing import ClassVar, Dict, List, Optional
 from jobgen.base.errors import JobgenError
 from jobgen.base.job import BUILDS, Job, Option
 from jobgen.base.queue import JobId, Phase, Seen, ask
-from jobgen.base.shell import one_line, quote, words_of
-from jobgen.schedulers import Array, Directive, HeaderText, Scheduler, array_directive_reason, array_range
+from jobgen.base.shell import one_line, quote
+from jobgen.schedulers import (
+    Array,
+    Directive,
+    HeaderText,
+    Scheduler,
+    array_directive_reason,
+    array_range,
+    directive_words,
+    time_limit,
+)
 
 REASONS = {
     "job-name": "what squeue shows",
@@ -229,22 +238,19 @@ class Slurm(Scheduler):
             for name, value in options.items()
             if value is not False and name not in BATCH_OPTIONS
         ]
-        for text in job.site.directives:
-            words += words_of(text, what=f"site {job.site.name}: directives:")
         terminal = ["--pty"] if sys.stdin.isatty() else []
-        return ["srun", *words, "--export=ALL", "--overlap", *terminal, "bash", path]
+        return ["srun", *words, *directive_words(job.site), "--export=ALL", "--overlap", *terminal, "bash", path]
 
 
 def _needs(job: Job) -> Dict[str, Option]:
     tasks = job.ranks_per_node if job.per_rank else 1
-    hours, minutes = divmod(job.spec.minutes, 60)
     if job.spec.task in BUILDS:
         return {
             "job-name": job.spec.name,
             "nodes": 1,
             "cpus-per-task": job.cpus_per_node,
             "mem": f"{job.mem_per_node}M" if job.mem_per_node else False,
-            "time": f"{hours:02}:{minutes:02}:00",
+            "time": time_limit(job.spec.minutes),
         }
     return {
         "job-name": job.spec.name,
@@ -254,7 +260,7 @@ def _needs(job: Job) -> Dict[str, Option]:
         job.site.gpu_request: _gpus(job, tasks) if job.gpus_per_node else False,
         "cpus-per-task": max(1, job.cpus_per_node // tasks),
         "mem": f"{job.mem_per_node}M" if job.mem_per_node else False,
-        "time": f"{hours:02}:{minutes:02}:00",
+        "time": time_limit(job.spec.minutes),
         "signal": f"B:USR1@{job.spec.save_seconds + EARLY_SECONDS}",
         "requeue": job.site.resume == "requeue",
         "open-mode": "append",

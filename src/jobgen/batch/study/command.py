@@ -7,13 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List, Literal, NamedTuple
 
-from jobgen.base.errors import JobgenError, UsageError
+from jobgen.base.errors import JobgenError, UsageError, say
 from jobgen.base.job import Job
-from jobgen.batch.cost import ask, cost_of, say
-from jobgen.batch.record import holds
-from jobgen.batch.states import require_queue, states_of
+from jobgen.batch.cost import ask, cost_of
+from jobgen.batch.states import require_training, states_of
 from jobgen.batch.study.grid import Axes, Point, points_of, settings_of, weak_scaling_batch
-from jobgen.batch.study.record import STUDY, Study, StudyEntry, lines_of, read_study
+from jobgen.batch.study.record import Study, StudyEntry, StudyFile, lines_of
 from jobgen.jobs.precheck import find_config
 from jobgen.jobs.submit import Submission, environment_without_job, prepare, submit_for_job_number, tell
 from jobgen.jobs.trainer_flags import keys_of, load_schema
@@ -56,11 +55,7 @@ def study(request: StudyRequest) -> int:
         JobgenError: if a point fails a check, or the scheduler rejects it.
     """
     base = job_of(request.spec, request.site, request.settings)
-    if base.spec.task != "train":
-        raise UsageError(
-            "nothing-to-vary", f"{base.spec.name} does not train: a study needs a training spec such as ddp."
-        )
-    require_queue(base.site.scheduler, what="a study")
+    require_training(base, what="a study")
     _refuse_contradictions(request, base)
     gpus = base.gpus_per_node > 0
     each = base.spec.devices_per_rank
@@ -80,7 +75,7 @@ def study(request: StudyRequest) -> int:
     submissions = {point.name: _prepared(request, base, point, record) for point in wanted}
     if request.dry_run or not wanted:
         return tell([*submissions.values()])
-    ask(cost.gpu_hours if gpus else cost.core_hours, limit=request.limit, yes=request.yes)
+    ask(cost.hours, limit=request.limit, yes=request.yes)
     refused = []
     with record.submitting():
         for name, submission in submissions.items():
@@ -137,17 +132,14 @@ def _record(request: StudyRequest, base: Job, points: List[Point]) -> Study:
     Raises:
         JobgenError: if the folder contains a different study, or other files.
     """
-    folder = request.folder
-    entries: Dict[str, StudyEntry] = {}
-    found = b""
-    if holds(folder, STUDY):
-        old = read_study(folder)
-        if (old.scaling, old.scheduler) != (request.scaling, base.site.scheduler):
-            raise JobgenError(
-                "different-study",
-                f"{folder} contains a {old.scaling} study under {old.scheduler}: choose another --output.",
-            )
-        entries, found = old.entries, old.found
+    new = StudyFile(scaling=request.scaling, scheduler=base.site.scheduler, entries=[])
+    record = Study.open(request.folder, new)
+    old = record.head
+    if (old.scaling, old.scheduler) != (new.scaling, new.scheduler):
+        raise JobgenError(
+            "different-study",
+            f"{request.folder} contains a {old.scaling} study under {old.scheduler}: choose another --output.",
+        )
     environment = environment_without_job()
     backend = environment.get("BACKEND") or base.spec.backend
     image = (environment.get("USE_CONTAINER") or str(int(base.site.container != "none"))) == "1"
@@ -163,8 +155,8 @@ def _record(request: StudyRequest, base: Job, points: List[Point]) -> Study:
             container=point.container == "1" if point.container else image,
             gpus=taken,
         )
-        entries.setdefault(point.name, entry)
-    return Study(folder, base.site.scheduler, list(entries.values()), scaling=request.scaling, found=found)
+        record.entries.setdefault(point.name, entry)
+    return record
 
 
 def _settings(request: StudyRequest, base: Job, point: Point) -> List[str]:

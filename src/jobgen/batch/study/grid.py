@@ -7,8 +7,6 @@ from typing import Any, Dict, List, NamedTuple, Tuple
 
 from jobgen.base.errors import JobgenError
 
-AXES = ("nodes", "ranks", "cpus", "backend", "container")
-
 
 class Point(NamedTuple):
     """One allocation of a study."""

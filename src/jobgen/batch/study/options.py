@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from jobgen.batch.options import add_common, count, counts, words
+from jobgen.batch.options import add_common, count, counts, request_of, words
 
 
 def add_study(commands: argparse._SubParsersAction[argparse.ArgumentParser], job: argparse.ArgumentParser) -> None:
@@ -42,19 +41,5 @@ def _study(arguments: argparse.Namespace) -> int:
     from jobgen.batch.study.command import StudyRequest, study  # noqa: PLC0415 -- keeps `--help` fast
     from jobgen.batch.study.grid import Axes  # noqa: PLC0415
 
-    return study(
-        StudyRequest(
-            spec=arguments.spec,
-            site=arguments.site,
-            settings=arguments.settings,
-            arguments=arguments.arguments,
-            folder=Path(arguments.output),
-            axes=Axes(arguments.ranks, arguments.cpus, arguments.nodes, arguments.backend, arguments.container),
-            scaling=arguments.scaling,
-            batch=arguments.batch,
-            steps=arguments.steps,
-            limit=arguments.limit,
-            yes=arguments.yes,
-            dry_run=arguments.dry_run,
-        )
-    )
+    axes = Axes(arguments.ranks, arguments.cpus, arguments.nodes, arguments.backend, arguments.container)
+    return study(request_of(StudyRequest, arguments, axes=axes))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import List, Literal, Optional
 
 import msgspec
 
-from jobgen.batch.record import RunSet, has, read, require_runs_inside
+from jobgen.batch.record import RunSet
 from jobgen.batch.states import RunState, queue_time_text, table
-
-STUDY = "study.json"
 
 
 class StudyEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,50 +33,14 @@ class StudyFile(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["study"] = "study"
     scaling: Literal["strong", "weak"]
     scheduler: str
-    points: List[StudyEntry]
+    entries: List[StudyEntry] = msgspec.field(name="points")
 
 
-class Study(RunSet[StudyEntry]):
+class Study(RunSet[StudyEntry, StudyFile]):
     """A study folder."""
 
-    file = STUDY
-
-    def __init__(
-        self,
-        folder: Path,
-        scheduler: str,
-        entries: List[StudyEntry],
-        *,
-        scaling: Literal["strong", "weak"],
-        found: bytes = b"",
-    ) -> None:
-        """Create the record of the study in ``folder``; arguments as in RunSet."""
-        super().__init__(folder, scheduler, entries, found=found)
-        self.scaling = scaling
-
-    def content(self) -> StudyFile:
-        """Return the file's content."""
-        return StudyFile(scaling=self.scaling, scheduler=self.scheduler, points=list(self.entries.values()))
-
-
-def is_study(folder: Path) -> bool:
-    """Return whether ``folder`` contains a study.
-
-    Raises:
-        JobgenError: if the folder cannot be read.
-    """
-    return has(folder, STUDY)
-
-
-def read_study(folder: Path) -> Study:
-    """Return the study in ``folder``.
-
-    Raises:
-        JobgenError: if the file cannot be read, or has another version's format.
-    """
-    content, found = read(folder, STUDY, StudyFile, command="jobgen study")
-    require_runs_inside(folder / STUDY, content.points)
-    return Study(folder, content.scheduler, content.points, scaling=content.scaling, found=found)
+    kind = "study"
+    format = StudyFile
 
 
 def lines_of(states: List[RunState[StudyEntry]]) -> List[str]:

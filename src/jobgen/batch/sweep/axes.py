@@ -10,14 +10,13 @@ import re
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from jobgen.base.errors import UsageError, nearest
-from jobgen.base.job import JobSpec, Site
+from jobgen.base.job import TABLES, JobSpec, Site
 from jobgen.base.shell import one_line
-from jobgen.jobs.trainer_flags import ArgumentError, keys_of, nearest_flag, read_arguments, switch_words
+from jobgen.jobs.trainer_flags import keys_of
+from slipway.base.flags import ArgumentError, nearest_flag, read_arguments, switch_words
 
 Values = Dict[str, str]
 """Text value by key."""
-TABLES = ("options", "cpu_options", "env")
-"""Tables of a spec or a site: a dotted key in them is a setting of the job, not an axis."""
 SWITCH_FLAGS = {"true": "flag", "false": "no_flag"}
 """Schema field with the flag that sets a switch to a value."""
 DIGITS = 4

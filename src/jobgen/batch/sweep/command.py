@@ -5,77 +5,24 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, Tuple
 
-from jobgen.base.errors import JobgenError, UsageError
+from jobgen.base.errors import JobgenError, say
 from jobgen.base.job import Job
 from jobgen.base.shell import one_line
-from jobgen.batch.cost import ask, cost_of, say
-from jobgen.batch.record import holds
-from jobgen.batch.states import require_queue
+from jobgen.batch.cost import ask, cost_of
 from jobgen.batch.sweep.array import array_script, jobs_of
-from jobgen.batch.sweep.axes import Axis, divide, drawn, grid, reject_keys_given_twice
-from jobgen.batch.sweep.record import SWEEP, Goal, Sweep, SweepFile, Trial, read_sweep
+from jobgen.batch.sweep.axes import drawn, grid
+from jobgen.batch.sweep.record import Goal, Sweep, SweepFile, Trial
+from jobgen.batch.sweep.request import Setup, SweepRequest, set_up
 from jobgen.batch.sweep.results import lines_of, plan, results_of
 from jobgen.jobs.owners import shared
-from jobgen.jobs.submit import Submission, environment_without_job, prepare, submit_for_job_number, tell
-from jobgen.jobs.trainer_flags import keys_of, load_schema
-from jobgen.render.files import Script, job_of
+from jobgen.jobs.submit import Submission, prepare, submit_for_job_number, tell
+from jobgen.render.files import write_script
 from jobgen.schedulers import queue_of
 
 SUBMISSIONS = "submissions"
 """Folder of the submitted scripts, with one numbered folder for each submission."""
-
-
-class SweepRequest(NamedTuple):
-    """Parsed command line of ``jobgen sweep``."""
-
-    spec: str
-    site: str
-    settings: List[str]
-    """Values of ``--set``: settings of the job, and axes."""
-    arguments: List[str]
-    """Arguments of the trainer or user script for all trials."""
-    folder: Path
-    random: int
-    """Number of random trials; 0: the full grid."""
-    seed: int
-    """Seed of the random draw."""
-    seeds: int
-    """Trials with the same values, each with another seed."""
-    seed_flag: str
-    """The user script's flag for its seed."""
-    at_once: int
-    """Maximum concurrent tasks; 0: unlimited."""
-    rungs: List[int]
-    keep: int
-    metric: str
-    goal: Optional[Goal]
-    limit: float
-    """Core-hours, or GPU-hours for jobs with GPUs, above which jobgen requests confirmation."""
-    yes: bool
-    dry_run: bool
-
-
-class Setup(NamedTuple):
-    """A validated request."""
-
-    request: SweepRequest
-    job: Job
-    settings: List[str]
-    """Settings of the job."""
-    axes: List[Axis]
-    environment: Dict[str, str]
-    seed_flag: str
-
-    def arguments(self, trial: Trial) -> List[str]:
-        """Return the arguments of ``trial`` for its rung."""
-        found = [*self.request.arguments, *(axis.argument(trial.values[axis.key]) for axis in self.axes)]
-        if self.request.seeds > 1:
-            found.append(f"{self.seed_flag}={trial.seed}")
-        if rungs := self.request.rungs:
-            found += [f"--epochs={rungs[-1]}", f"--stop-epoch={rungs[trial.rung]}"]
-        return found
 
 
 def sweep(request: SweepRequest) -> int:
@@ -84,7 +31,7 @@ def sweep(request: SweepRequest) -> int:
     Raises:
         JobgenError: if a check fails, or the scheduler rejects the trials.
     """
-    setup = _set_up(request)
+    setup = set_up(request)
     values = drawn(setup.axes, count=request.random, seed=request.seed) if request.random else grid(setup.axes)
     record, names = _record(setup, values)
     results = results_of(record)
@@ -101,89 +48,11 @@ def sweep(request: SweepRequest) -> int:
     submission = _prepared(setup, found.trials[0])
     if request.dry_run:
         return tell([submission])
-    ask(cost.gpu_hours if setup.job.gpus_per_node else cost.core_hours, limit=request.limit, yes=request.yes)
+    ask(cost.hours, limit=request.limit, yes=request.yes)
     with record.submitting():
         record.promote([trial.name for trial in found.trials], found.rung)
         _submit(setup, record, [record.entries[trial.name] for trial in found.trials], submission)
     return 0
-
-
-def _set_up(request: SweepRequest) -> Setup:
-    """Validate the request.
-
-    Raises:
-        JobgenError: if the request is invalid.
-    """
-    environment = environment_without_job()
-    environment.pop("SLIPWAY_RUN_DIR", None)  # each trial has its own run folder
-    script = bool(environment.get("SLIPWAY_SCRIPT"))
-    schema = load_schema()
-    settings, axes = divide(request.settings, schema, script=script)
-    job = job_of(request.spec, request.site, settings)
-    if job.spec.task != "train":
-        raise UsageError(
-            "nothing-to-vary", f"{job.spec.name} does not train: a sweep needs a training spec such as ddp."
-        )
-    require_queue(job.site.scheduler, what="a sweep")
-    if not axes and request.seeds == 1:
-        raise UsageError(
-            "nothing-to-vary",
-            "nothing varies: add --set SECTION.KEY=A,B for values of a key, or --seeds N for repetitions.",
-        )
-    reject_keys_given_twice(axes, request.arguments, schema)
-    _refuse_rungs(request, axes, script=script)
-    return Setup(request, job, settings, axes, environment, _seed_flag(request, axes, script=script))
-
-
-def _seed_flag(request: SweepRequest, axes: List[Axis], *, script: bool) -> str:
-    """Return the flag that sets a trial's seed.
-
-    Raises:
-        UsageError: if the flag of a user script is not given, or the seed is also set otherwise.
-    """
-    if request.seed_flag and not script:
-        raise UsageError("flag-conflict", "--seed-flag is for user scripts, but SLIPWAY_SCRIPT is not set.")
-    flag = request.seed_flag or ("" if script else "--seed")
-    if request.seeds == 1:
-        return flag
-    if not flag:
-        raise UsageError(
-            "missing-argument",
-            "--seeds with a user script needs the script's seed flag: add it, such as --seed-flag --seed.",
-        )
-    taken = any(axis.key in {"train.seed", flag} for axis in axes)
-    given = set() if script else keys_of(request.arguments, load_schema())
-    if taken or "train.seed" in given or any(word.partition("=")[0] == flag for word in request.arguments):
-        raise UsageError("flag-conflict", f"--seeds sets {flag}, which is also set elsewhere: remove one of them.")
-    return flag
-
-
-def _refuse_rungs(request: SweepRequest, axes: List[Axis], *, script: bool) -> None:
-    """Reject invalid rungs, and settings that conflict with rungs.
-
-    Raises:
-        UsageError: if the rungs are invalid or conflict with a setting.
-    """
-    rungs = request.rungs
-    if not rungs:
-        return
-    if script:
-        raise UsageError(
-            "flag-conflict",
-            "--rungs needs the trainer, which stops a trial after an epoch and continues it from there.",
-        )
-    if rungs != sorted(set(rungs)) or len(rungs) == 1:
-        raise UsageError(
-            "bad-rungs", f"--rungs {','.join(map(str, rungs))}: give two or more epochs in ascending order."
-        )
-    if request.keep == 1:
-        raise UsageError("bad-rungs", "--keep 1 would keep all trials: use 2 or more, because the best 1/N continue.")
-    given = keys_of(request.arguments, load_schema()) | {axis.key for axis in axes}
-    if both := sorted(given & {"train.epochs", "train.max_steps", "launch.stop_epoch"}):
-        raise UsageError(
-            "flag-conflict",
-            f"{both[0]}: with --rungs, the last rung sets how long a trial trains: remove this setting.",
-        )
 
 
 def _record(setup: Setup, values: List[Dict[str, str]]) -> Tuple[Sweep, List[str]]:
@@ -204,10 +73,10 @@ def _record(setup: Setup, values: List[Dict[str, str]]) -> Tuple[Sweep, List[str
         seeds=request.seeds,
         rungs=request.rungs,
         axes={axis.key: axis.text for axis in setup.axes},
-        trials=[],
+        entries=[],
     )
-    before = read_sweep(folder) if holds(folder, SWEEP) else Sweep(folder, content)
-    old = before.content()
+    before = Sweep.open(folder, content)
+    old = before.head
     differing = [
         f"{name} {then!r}, not {now!r}"
         for name, then, now in (
@@ -224,15 +93,15 @@ def _record(setup: Setup, values: List[Dict[str, str]]) -> Tuple[Sweep, List[str
             f"{request.folder} contains a different sweep ({'; '.join(differing)}): choose another --output.",
         )
     record = Sweep(folder, content, found=before.found)
-    record.entries = {trial.name: trial for trial in old.trials}
-    known = {_identity(trial.values, trial.seed): trial.name for trial in old.trials}
+    record.entries = dict(before.entries)
+    known = {_identity(trial.values, trial.seed): trial.name for trial in before.entries.values()}
     names: List[str] = []
     for one in values:
         for seed in range(request.seeds):
             name = known.get(_identity(one, seed)) or f"{len(record.entries):03}"
             record.entries.setdefault(name, Trial(name=name, run=name, values=one, seed=seed, rung=0))
             names.append(name)
-    if request.rungs and old.trials and {*names} != {trial.name for trial in old.trials}:
+    if request.rungs and before.entries and {*names} != before.entries.keys():
         raise JobgenError(
             "different-study",
             f"{request.folder} contains a sweep over other values, but rungs compare all trials: use another --output.",
@@ -283,11 +152,10 @@ def _submit(setup: Setup, record: Sweep, trials: List[Trial], submission: Submis
     folder = _new_folder(record)
     script = folder / "job.sh"
     at_once = setup.request.at_once
-    text = array_script(job, of_each, folder=record.folder, script=script, at_once=at_once, trusted=trusted)
-    array = Script(job, text)
+    array = array_script(job, of_each, folder=record.folder, script=script, at_once=at_once, trusted=trusted)
     try:
-        submission.script.write(script)
-        array.write(folder / "array.sh")
+        write_script(script, submission.script)
+        write_script(folder / "array.sh", array)
     except JobgenError:
         shutil.rmtree(folder, ignore_errors=True)
         raise

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from jobgen.batch.options import add_common, count, counts
+from jobgen.batch.options import add_common, count, counts, request_of
 
 LARGEST_SEED = 2**32 - 1
 
@@ -40,26 +39,7 @@ def _seed(text: str) -> int:
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
-    from jobgen.batch.sweep.command import SweepRequest, sweep  # noqa: PLC0415 -- keeps `--help` fast
+    from jobgen.batch.sweep.command import sweep  # noqa: PLC0415 -- keeps `--help` fast
+    from jobgen.batch.sweep.request import SweepRequest  # noqa: PLC0415
 
-    return sweep(
-        SweepRequest(
-            spec=arguments.spec,
-            site=arguments.site,
-            settings=arguments.settings,
-            arguments=arguments.arguments,
-            folder=Path(arguments.output),
-            random=arguments.random,
-            seed=arguments.seed,
-            seeds=arguments.seeds,
-            seed_flag=arguments.seed_flag,
-            at_once=arguments.at_once,
-            rungs=arguments.rungs,
-            keep=arguments.keep,
-            metric=arguments.metric,
-            goal=arguments.goal,
-            limit=arguments.limit,
-            yes=arguments.yes,
-            dry_run=arguments.dry_run,
-        )
-    )
+    return sweep(request_of(SweepRequest, arguments))

@@ -37,7 +37,7 @@ def results_of(sweep: Sweep) -> List[Result]:
         JobgenError: if the scheduler's answer is needed and it does not answer.
     """
     states = states_of(sweep)
-    found = [best_values(sweep.run_folder(state.entry), sweep.metric, sweep.goal) for state in states]
+    found = [best_values(sweep.run_folder(state.entry), sweep.head.metric, sweep.head.goal) for state in states]
     validated = any(best.validation is not None for best in found)
     return [Result(state, best.validation if validated else best.training) for state, best in zip(states, found)]
 
@@ -92,8 +92,9 @@ def described(trial: Trial) -> str:
 
 def lines_of(sweep: Sweep, results: List[Result]) -> List[str]:
     """Return the status table: one line for each trial, best first, and a summary line."""
-    head = ["trial", "state", "queue", *(["epochs"] if sweep.rungs else []), sweep.metric, "values", "what"]
-    points = ranked(results, sweep.goal)
+    metric = sweep.head.metric
+    head = ["trial", "state", "queue", *(["epochs"] if sweep.head.rungs else []), metric, "values", "what"]
+    points = ranked(results, sweep.head.goal)
     rows = [_row(sweep, result) for point in points for result in point.results]
     counts = Counter(result.state.state for result in results)
     said = ", ".join(
@@ -104,13 +105,13 @@ def lines_of(sweep: Sweep, results: List[Result]) -> List[str]:
         first = points[0].results
         mean = f"mean of {len(first)} " if len(first) > 1 else ""
         names = ", ".join(result.state.entry.name for result in first)
-        summary += f"; best: {names} ({described(first[0].state.entry)}), {mean}{sweep.metric} {_shown(points[0].mean)}"
+        summary += f"; best: {names} ({described(first[0].state.entry)}), {mean}{metric} {_shown(points[0].mean)}"
     return [*table([head, *rows]), summary]
 
 
 def _row(sweep: Sweep, result: Result) -> List[str]:
-    trial, several = result.state.entry, sweep.content().seeds > 1
-    rung = [str(sweep.rungs[trial.rung])] if sweep.rungs else []
+    trial, several = result.state.entry, sweep.head.seeds > 1
+    rung = [str(sweep.head.rungs[trial.rung])] if sweep.head.rungs else []
     values = " ".join(filter(None, [described(trial), f"seed={trial.seed}" if several else ""]))
     state = result.state
     return [trial.name, state.state, queue_time_text(state), *rung, _shown(result.best), values or "-", state.about]
@@ -141,7 +142,8 @@ def plan(sweep: Sweep, results: List[Result], *, keep: int) -> Plan:
         results: the results of all trials that may be submitted.
         keep: the best 1 / ``keep`` of the groups, at least one group, continue to the next rung.
     """
-    if not sweep.rungs:
+    rungs = sweep.head.rungs
+    if not rungs:
         return Plan([result.state.entry for result in results if result.state.state in {"missing", "failed"}], 0, "")
     rung = max(result.state.entry.rung for result in results)
     here = [result for result in results if result.state.entry.rung == rung]
@@ -150,14 +152,14 @@ def plan(sweep: Sweep, results: List[Result], *, keep: int) -> Plan:
         for result in here
         if result.state.state == "missing" or (result.state.state == "failed" and not result.state.refused)
     ]
-    what = f"rung {rung + 1} of {len(sweep.rungs)}, epoch {sweep.rungs[rung]}"
+    what = f"rung {rung + 1} of {len(rungs)}, epoch {rungs[rung]}"
     busy = sum(result.state.state in {"waiting", "running"} for result in here)
     if again or busy:
         return Plan(again, rung, f"{what}: {len(again) + busy} of {len(here)} trial(s) have not ended")
-    if rung == len(sweep.rungs) - 1:
+    if rung == len(rungs) - 1:
         return Plan([], rung, f"{what}: all trials have ended; this is the last rung")
-    points = ranked(here, sweep.goal)
+    points = ranked(here, sweep.head.goal)
     best = [point for point in points[: max(1, len(points) // keep)] if point.mean is not None]
     trials = [result.state.entry for point in best for result in point.results]
-    about = f"{what}: ended; the best {len(best)} of {len(points)} point(s) continue to epoch {sweep.rungs[rung + 1]}"
-    return Plan(trials, rung + 1, about if best else f"{what}: no trial has a {sweep.metric}, so none continues")
+    about = f"{what}: ended; the best {len(best)} of {len(points)} point(s) continue to epoch {rungs[rung + 1]}"
+    return Plan(trials, rung + 1, about if best else f"{what}: no trial has a {sweep.head.metric}, so none continues")

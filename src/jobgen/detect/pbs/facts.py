@@ -32,8 +32,6 @@ class Host(NamedTuple):
 class PbsFacts(NamedTuple):
     """All facts about a PBS cluster; fields that PBS did not report are empty."""
 
-    version: str
-    """Version line of ``qstat --version``."""
     is_torque: bool
     server: Attributes
     queues: Dict[str, Attributes]
@@ -61,10 +59,8 @@ def read_pbs(asker: Asker, version: str) -> PbsFacts:
         if not queues:
             for name, key, value in re.findall(r"(?m)^set queue (\S+) (\S+) \+?= (.*)$", said):
                 queues.setdefault(name, {})[key] = value
-    is_torque = version.startswith("Version:")
     return PbsFacts(
-        version=version,
-        is_torque=is_torque,
+        is_torque=version.startswith("Version:"),
         server=server,
         queues=queues,
         hosts=_hosts(_blocks(asker.ask("pbsnodes", "-a").text, r"(\S+)$")),

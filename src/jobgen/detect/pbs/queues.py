@@ -59,7 +59,6 @@ def _queue(name: str, pbs: PbsFacts) -> UsableQueue:
     hosts = list({host.name: host for leaf in leaves for host in _hosts_of(leaf, name, targets, pbs)}.values())
     own = any(host.values.get("queue", frozenset()) & {name, *targets} for host in hosts)
     having = [host for host in hosts if host.gpus]
-    smallest = [_gpus(leaf, "resources_min") for leaf in leaves]
     named = bool(re.search(r"gpu|cuda|dgx|[vah]100|volta", name.lower()))
     said = any(_gpus(leaf, kind) for leaf in leaves for kind in ("resources_min", "resources_default", "default_chunk"))
     bound = own or any(_chunk(leaf) for leaf in leaves)
@@ -71,7 +70,7 @@ def _queue(name: str, pbs: PbsFacts) -> UsableQueue:
         wants_gpus=said or named or (bound and bool(hosts) and len(having) == len(hosts) < len(pbs.hosts)),
         takes_gpus=bool(having) and any(_gpus(leaf, "resources_max", missing=1) for leaf in leaves),
         most_gpus=max(_gpus(leaf, "resources_max") for leaf in leaves),
-        takes_others=not all(smallest) if leaves else True,
+        takes_others=not all(_gpus(leaf, "resources_min") for leaf in leaves),
         is_default=pbs.server.get("default_queue") == name,
     )
 

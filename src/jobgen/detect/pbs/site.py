@@ -25,7 +25,7 @@ def draft_pbs(draft: Draft, asker: Asker, version: str) -> None:
     """Detect the fields of a PBS site."""
     pbs = read_pbs(asker, version)
     draft.add("name", _name(pbs), f"{SERVER}: server_host={pbs.server.get('server_host', '')}")
-    draft.add("scheduler", "pbs", f"qstat --version: {version}" if version else "qsub is on this machine")
+    draft.add("scheduler", "pbs", f"qstat --version: {version}")
     if pbs.is_torque:
         draft.add("pbs", "torque", f"qstat --version: {version}")
     draft.add("resume", "chain", "qrerun is for operators (qrerun(1B))")
@@ -101,14 +101,11 @@ def _gpus(draft: Draft, pbs: PbsFacts, hosts: List[Host], with_gpus: Optional[Us
     texts = {text for host in kind for values in (*host.values.values(), host.resources) for text in values}
     made_by = maker(texts)
     if made_by in {"nvidia", "amd"}:
-        draft.add("accelerator", made_by, f"{NODES}: from the name {listed(sorted(filter(_names_a_vendor, texts)))}")
+        known = sorted(text for text in texts if maker([text]))
+        draft.add("accelerator", made_by, f"{NODES}: from the name {listed(known)}")
     else:
         draft.ask("accelerator", f"Are the GPUs from NVIDIA or AMD? {NODES} does not show it.", "nvidia")
     _memory(draft, pbs, kind)
-
-
-def _names_a_vendor(text: str) -> bool:
-    return bool(maker([text]))
 
 
 def _kind(draft: Draft, pbs: PbsFacts, hosts: List[Host]) -> List[Host]:
@@ -155,16 +152,18 @@ def _queues(
 ) -> None:
     if with_gpus:
         others = [queue.name for queue in queues if queue.takes_gpus and queue.name != with_gpus.name]
-        default = ", the default queue" if with_gpus.is_default else ""
         more = f"; other queues with GPUs: {listed(others)}" if others else ""
-        draft.add("options.q", with_gpus.name, f"{QUEUES}{default}{more}")
+        draft.add("options.q", with_gpus.name, f"{_listing(with_gpus)}{more}")
         if others:
             draft.ask("options.q", "Is this the right queue for GPU jobs?")
         if without and without.name != with_gpus.name:
-            default = ", the default queue" if without.is_default else ""
-            draft.add("cpu_options.q", without.name, f"{QUEUES}{default}")
+            draft.add("cpu_options.q", without.name, _listing(without))
     elif without:
-        default = ", the default queue" if without.is_default else ""
-        draft.add("options.q", without.name, f"{QUEUES}{default}")
+        draft.add("options.q", without.name, _listing(without))
     else:
         draft.ask("options.q", f"Which queue? {QUEUES} lists none that you may use.", "QUEUE")
+
+
+def _listing(queue: UsableQueue) -> str:
+    """Return the command that lists a queue, and whether it is the default one."""
+    return f"{QUEUES}, the default queue" if queue.is_default else QUEUES

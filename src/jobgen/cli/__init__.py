@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import List, Optional
 
-from jobgen.base.errors import JobgenError, note, printable, warn
+from jobgen.base.errors import JobgenError, note, say, warn
 from jobgen.batch.study.options import add_study
 from jobgen.batch.sweep.options import add_sweep
 from slipway.base.contract import VERSION
@@ -152,14 +152,14 @@ def _where(settings: str) -> argparse.ArgumentParser:
 
 
 def _render(arguments: argparse.Namespace) -> int:
-    from jobgen.render.files import job_of, script_of  # noqa: PLC0415 -- keeps `--help` fast
+    from jobgen.render.files import job_of, script_of, write_script  # noqa: PLC0415 -- keeps `--help` fast
 
     chosen = {"output": arguments.output, "standalone": arguments.standalone}
     script = script_of(job_of(arguments.spec, arguments.site, arguments.settings, **chosen), **chosen)
     if arguments.output:
-        script.write(Path(arguments.output))
+        write_script(Path(arguments.output), script)
     else:
-        sys.stdout.write(script.text)
+        sys.stdout.write(script)
     return 0
 
 
@@ -169,7 +169,7 @@ def _check(arguments: argparse.Namespace) -> int:
     found = stale_scripts(arguments.scripts, parse=parser().parse_args)
     for script in found:
         for line in script.difference:
-            print(printable(line))
+            say(line)
         made = f"jobgen {script.version} wrote it, this is {VERSION}" if script.version != VERSION else "see above"
         warn("stale-script", f"{script.path} differs from what its files generate ({made}); run {script.command}")
     return 1 if found else 0
@@ -221,13 +221,13 @@ def _site(arguments: argparse.Namespace) -> int:
 
 
 def _explain(arguments: argparse.Namespace) -> int:
-    from jobgen.explain import explain  # noqa: PLC0415
+    from jobgen.cli.explain import explain  # noqa: PLC0415
 
     return explain(arguments.slug, as_json=arguments.json)
 
 
 def _completion(_: argparse.Namespace) -> int:
-    from jobgen.completion import completion  # noqa: PLC0415
+    from jobgen.cli.completion import completion  # noqa: PLC0415
 
     sys.stdout.write(completion(parser()))
     return 0

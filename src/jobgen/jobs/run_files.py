@@ -1,0 +1,142 @@
+"""Files of a run folder (docs/contract.md), as a snapshot."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import tempfile
+import time
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Optional
+
+from jobgen.base.queue import JobId, job_id
+from slipway.base import contract
+from slipway.base.bounded_read import SMALL, read_head, read_tail
+
+
+class Started(NamedTuple):
+    """The scheduler and job that started an attempt."""
+
+    scheduler: str
+    job: Optional[JobId]
+    """None: a local process, not a job of a scheduler."""
+
+
+class Verdict(NamedTuple):
+    """The trainer's verdict on an attempt."""
+
+    state: str
+    step: int
+    reason: str
+
+
+class RunFiles:
+    """A snapshot of the files in a run folder: each is read at most once, at first use."""
+
+    def __init__(self, path: Path) -> None:
+        """Create the snapshot of the run folder ``path``; reads nothing yet."""
+        self.path = path
+        self.text, self.modified = cache(_text), cache(_modified)
+
+    @cached_property
+    def attempts(self) -> List[int]:
+        """Numbers of the attempts that a job script started, in ascending order."""
+        try:
+            names = [path.name for path in (self.path / contract.LOGS).iterdir()]
+        except OSError:
+            return []
+        return sorted(int(name) for name in names if re.fullmatch("[1-9][0-9]{0,8}", name))
+
+    @cached_property
+    def record(self) -> Dict[str, Any]:
+        """The last record of the metrics; {} without records."""
+        return _last_record(self.path / contract.METRICS)
+
+    @cached_property
+    def status(self) -> Dict[str, Any]:
+        """The status file; {} if it is missing or not complete."""
+        return _parsed(self.text(self.path / contract.STATUS))
+
+    def log(self, attempt: int, name: str) -> Path:
+        """Return the path of an attempt's file ``name``."""
+        return self.path / contract.LOGS / str(attempt) / name
+
+    def started(self, attempt: int) -> Optional[Started]:
+        """Return the scheduler and job that started an attempt; None if no job script did."""
+        scheduler, job = [*self.text(self.log(attempt, contract.ATTEMPT_JOB)).split(), "", ""][:2]
+        if not scheduler:
+            return None
+        return Started(scheduler, None if scheduler == "local" else job_id(job))
+
+    def code(self, attempt: int) -> str:
+        """Return the exit code of an attempt's launch; "" until it exists."""
+        code = self.text(self.log(attempt, contract.ATTEMPT_CODE)).strip()
+        return code if code.isascii() and code.isdigit() else ""
+
+    def verdict(self, attempt: int) -> Optional[Verdict]:
+        """Return the verdict on an attempt; None until it exists."""
+        state, *rest = self.text(self.path / contract.verdict_file(attempt)).split(None, 2) or [""]
+        if state not in contract.VERDICTS:
+            return None
+        step = rest[0] if rest and rest[0].isascii() and rest[0].isdigit() else "0"
+        return Verdict(state, int(step[:18]), rest[1].strip() if len(rest) > 1 else "")
+
+    def cause(self, attempt: int) -> str:
+        """Return the permanent error that ended an attempt before training; "" if there is none."""
+        code, _, sentence = self.text(self.log(attempt, contract.ATTEMPT_CAUSE)).partition(" ")
+        return sentence.strip() if code in map(str, contract.CAUSE_CODES) else ""
+
+    def launched(self, attempt: int) -> bool:
+        """Return whether an attempt started its ranks."""
+        return self.modified(self.log(attempt, contract.ATTEMPT_ERRORS)) is not None
+
+    def now(self) -> float:
+        """Return the time by the file server's clock, which stamps heartbeats: clocks of hosts differ.
+
+        Return this host's time if the run folder is not writable.
+        """
+        folders = [self.path / contract.LOGS, self.path]  # logs first: leaves the run folder's modification time
+        for folder in folders:
+            with contextlib.suppress(OSError), tempfile.NamedTemporaryFile(dir=folder, prefix=".now.") as file:
+                return Path(file.name).stat().st_mtime
+        return time.time()
+
+
+def number_in(value: Any) -> int:
+    """Return ``value``, from JSON, if it is a whole number of at most 63 bits; otherwise 0."""
+    return value if isinstance(value, int) and abs(value) < 1 << 63 else 0
+
+
+def _modified(path: Path) -> Optional[float]:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_head(path, limit=SMALL).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _last_record(path: Path) -> Dict[str, Any]:
+    """Return the last complete record of a metrics.jsonl, reading only its end; {} without records."""
+    try:
+        data, whole = read_tail(path, limit=SMALL)
+    except OSError:
+        return {}
+    lines = data.decode(errors="replace").split("\n")
+    records = (_parsed(line) for line in reversed(lines if whole else lines[1:]))
+    return next((record for record in records if record), {})
+
+
+def _parsed(text: str) -> Dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):  # empty, or partly written
+        return {}
+    return found if isinstance(found, dict) else {}
