@@ -160,6 +160,14 @@ set_binds() {
     [ "$USE_CONTAINER" = 0 ] || set_bind_options
 }
 
+# bind_mount PATH: print the value of Apptainer's and Podman's --mount that mounts PATH under the same
+# path in the container. --mount reads quoted CSV, while --bind splits paths at colons and commas,
+# and --volume at colons.
+bind_mount() {
+    local quoted=${1//\"/\"\"}
+    printf 'type=bind,"source=%s","destination=%s"' "$quoted" "$quoted"
+}
+
 # trim_container_command GPU_OPTION...: empty `container` if USE_CONTAINER is 0. If SLIPWAY_DEVICE
 # is cpu, remove each GPU_OPTION from it, because runtimes warn about missing GPUs.
 # shellcheck disable=SC2120 # a runtime without GPU options is called without arguments
