@@ -21,6 +21,12 @@ reserve_spares() {
     set_nodes "${allocation[@]:0:planned_nodes}"
 }
 
+# set_nodes NODE...: run steps on these nodes from now on, in the order of the allocation. Sets
+# nodes, nnodes and head_node. (slurm.bash overrides this default.)
+set_nodes() {
+    nodes=("$@") nnodes=$# head_node=$1
+}
+
 # run_attempts FUNCTION: run FUNCTION, which starts the launcher, as one attempt. After each attempt
 # that has died, plan a restart and run it again, until plan_restart fails.
 run_attempts() {

@@ -150,7 +150,7 @@ find_gpu_options() {
 
 # set_nodes NODE...: run job steps on these nodes from now on, in the order of the allocation. Sets
 # nodes, nnodes, head_node and on_head_node, and in srun_options the nodes' names, unless these are
-# all nodes. (Each scheduler file except dask.bash defines it.)
+# all nodes. (Overrides the default in restart.bash.)
 set_nodes() {
     local word options=()
     nodes=("$@") nnodes=$# head_node=$1
