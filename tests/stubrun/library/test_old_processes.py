@@ -84,6 +84,6 @@ def test_terminate_earlier_ranks(bash, stub, before, ended):
 
 def test_terminate_ranks(bash, stub):
     stub("mpirun", "exit 1")
-    calls = "launcher=mpirun; terminate_ranks a.b; (nodes=(n1); terminate_ranks_on_node 0 a) || echo no"
+    calls = "launcher=mpirun; terminate_ranks a.b; (nodes=(n1); terminate_ranks_on_node 0 a 0) || echo no"
     code, out, err = bash(f"source '{LIB}/mpirun.bash'; {calls}", scheduler="pbs")
     assert (code, out, slugs(err)) == (0, "no\n", ["old-ranks"])
