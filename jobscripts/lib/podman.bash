@@ -45,5 +45,5 @@ set_bind_options() {
 remove_containers() {
     local left
     mapfile -t left < <(timeout 20 podman ps --quiet --filter label=slipway="$1")
-    [ ${#left[@]} = 0 ] || timeout 20 podman rm --force --time=0 "${left[@]}" >/dev/null || :
+    [ ${#left[@]} = 0 ] || timeout 20 podman rm --force --time=0 "${left[@]}" >/dev/null
 }
