@@ -6,13 +6,6 @@
 # The command prefix that runs a command on the first node, if this script is on another machine.
 on_head_node=()
 
-# count_items LIST: print the number of elements in a comma-separated list.
-count_items() {
-    local list
-    IFS=, read -r -a list <<<"$1"
-    echo "${#list[@]}"
-}
-
 # plan_ranks [RANKS]: compute the number of ranks from gpus_per_node and nnodes. Each node runs
 # SLIPWAY_RANKS_PER_NODE ranks, by default RANKS, or else as many as its GPUs suffice for. Sets
 # devices_per_rank, ranks_per_node, world_size and cpus_per_rank (rounded down: threads beyond the
@@ -257,7 +250,7 @@ open_rendezvous() {
     [ "${rendezvous:-0}" = 1 ] || return 0
     [ -n "$master_address_is_found" ] || find_master_address || return 1
     case $BACKEND in
-        ddp) choose_port "$first_port" ;;
+        ddp) choose_port ;;
         horovod) start_horovod_server ;;
     esac
 }
@@ -276,16 +269,15 @@ log_ranks() {
     log "$line"
 }
 
-# choose_port FIRST: find the first port from FIRST on that can be bound on the first node. Exports
+# choose_port: find the first port from first_port on that can be bound on the first node. Exports
 # MASTER_PORT, unless it is given. Fails if no port is free.
 choose_port() {
-    if [ -z "$port_is_given" ]; then
-        run_for_answer 60 free_port.py "$1" && answer_is_port || {
-            error no-free-port "found no free port on $head_node$step_failure"
-            return 1
-        }
-        export_to_ranks MASTER_PORT="${answer[0]}"
-    fi
+    [ -z "$port_is_given" ] || return 0
+    run_for_answer 60 free_port.py "$first_port" && answer_is_port || {
+        error no-free-port "found no free port on $head_node$step_failure"
+        return 1
+    }
+    export_to_ranks MASTER_PORT="${answer[0]}"
 }
 
 # answer_is_port: return 0 if the answer is a port number and nothing else. Sets step_failure if

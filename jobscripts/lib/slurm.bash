@@ -202,6 +202,13 @@ log_missing_environment() {
     fi
 }
 
+# count_items LIST: print the number of elements in a comma-separated list.
+count_items() {
+    local list
+    IFS=, read -r -a list <<<"$1"
+    echo "${#list[@]}"
+}
+
 # smallest_cpu_count LIST: print the smallest number in Slurm's list of CPUs per node, such as
 # 8(x2),4.
 smallest_cpu_count() {
@@ -290,7 +297,7 @@ start_scratch_watch() {
     done
     [ ${#others[@]} -gt 0 ] || return 0
     (
-        [ -z "${heartbeat:-}" ] || exec {heartbeat}>&- # only this script may hold it open
+        close_descriptors
         exec srun --job-name="$SCRATCH_WATCH" --overlap --no-kill --wait=0 --mpi=none \
             "${HELPER_OPTIONS[@]}" --mem=0 --export=ALL --nodes=${#others[@]} \
             --ntasks=${#others[@]} --ntasks-per-node=1 --cpus-per-task=1 \
