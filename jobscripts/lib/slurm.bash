@@ -388,7 +388,7 @@ job_has_ended() {
 }
 
 # foreign_job_has_ended JOB CLUSTER: query the other cluster. Clusters that share a Slurm database
-# can query each other. (Overrides the default in run_folder.bash.)
+# can query each other. (Overrides the default in attempts.bash.)
 foreign_job_has_ended() {
     job_has_ended "$@"
 }
