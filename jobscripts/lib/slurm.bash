@@ -288,7 +288,7 @@ terminate_earlier_ranks() {
 
 # start_scratch_watch: start a job step on each other node that removes the scratch folder when the
 # job ends (watch_scratch.sh). It must start early, because Slurm starts no step in a job that it is
-# ending. Sets scratch_watch, the process of its srun. (Overrides the default in container.bash.)
+# ending. Sets scratch_watch, the process of its srun. (Overrides the default in scratch.bash.)
 start_scratch_watch() {
     local node others=()
     [ -n "${scratch_record:-}" ] && ! scratch_watch_runs || return 0
@@ -308,13 +308,13 @@ start_scratch_watch() {
 }
 
 # scratch_watch_runs: return 0 if the srun of that job step runs. (Overrides the default in
-# container.bash.)
+# scratch.bash.)
 scratch_watch_runs() {
     [ -n "${scratch_watch:-}" ] && kill -0 "$scratch_watch" 2>/dev/null
 }
 
 # stop_scratch_watch: stop that job step, if there is one. (Overrides the default in
-# container.bash.)
+# scratch.bash.)
 stop_scratch_watch() {
     [ -z "${scratch_watch:-}" ] || kill "$scratch_watch" 2>/dev/null || :
     scratch_watch=''
