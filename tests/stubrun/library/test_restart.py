@@ -3,7 +3,7 @@
 import pytest
 
 from bash_library import assert_dies
-from messages import assert_warning, messages, numbers, slugs
+from messages import assert_names, assert_warning, messages, numbers, slugs
 
 RESERVE = "nodes=(a b c d); SLIPWAY_SPARES=1; reserve_spares; "
 HELPER = "srun --overlap --nodes=1 --ntasks=1 --export=ALL --cpu-bind=none --gres=none --nodelist=c"
@@ -126,6 +126,15 @@ SILENT = {"squeue": "exit 1"}
 def test_nodes_of_the_next_attempt(bash, code, chosen):
     show = 'activate_chosen_nodes; echo "${nodes[*]} / ${spare_nodes[*]} / $world_size"'
     assert bash(f"{code}; {show}", programs=SILENT).out == f"{chosen}\n"
+
+
+# a change that no test noticed
+def test_the_program_is_told_of_a_node_that_failed_twice(bash):
+    code = 'declare -A failures=(); failed=n2; notify() { echo "$1 $2"; }; record_node_failure; echo once; '
+    _, out, err = bash(f"{code}record_node_failure")
+    once, told = out.splitlines()
+    assert (once, told.split()[0], slugs(err)) == ("once", "exclude", ["node-suspect"])
+    assert_names(told, "node-suspect", "n2")
 
 
 def test_too_few_nodes_for_another_attempt(bash):

@@ -96,6 +96,13 @@ def test_capture_program_output_a_program_that_prints_much_or_leaves_a_process(b
     assert bash(code, limit=10)[:2] == (0, out)
 
 
+# a change that no test noticed: ranks would have inherited the descriptor
+def test_the_file_of_a_program_s_output_is_closed(bash):
+    count = "ls /proc/$$/fd | wc -l"
+    out = bash(f'before=$({count}); capture_program_output 5 echo a; [ "$({count})" = "$before" ] && echo closed').out
+    assert out == "closed\n"
+
+
 class TestAnswer:
     """Of a Python helper, which writes its words to a file."""
 
