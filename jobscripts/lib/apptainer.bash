@@ -35,14 +35,6 @@ set_bind_options() {
     [ -z "$data_image" ] || binds+=(--mount "$(image_mount "$data_image" "$data")")
 }
 
-# bind_mount PATH: print the value of --mount that mounts PATH under the same path in the container.
-# --mount reads quoted CSV, while --bind splits paths at colons and commas. (apptainer.bash and
-# podman.bash each define it.)
-bind_mount() {
-    local quoted=${1//\"/\"\"}
-    printf 'type=bind,"source=%s","destination=%s"' "$quoted" "$quoted"
-}
-
 # image_mount FILE FOLDER: print the value of --mount that mounts the squashfs file's root read-only
 # at FOLDER in the container (Apptainer's manual, "Bind Paths and Mounts"). If a runtime does not
 # define this function, it cannot mount images.

@@ -1,10 +1,10 @@
 #!/bin/sh
-# end_ranks.sh LAUNCH [SECONDS [GROUP]]: end the processes that launches have left on this node
-# (find_ranks.sh), and the process group GROUP. Waits SECONDS (0) for them, then kills them and any
+# end_ranks.sh LAUNCH SECONDS [GROUP]: end the processes that launches have left on this node
+# (find_ranks.sh), and the process group GROUP. Waits SECONDS for them, then kills them and any
 # processes that they start meanwhile. Fails if some still run 10 s later, for example in a read
 # from a dead disk.
 set -u
-launch=$1 seconds=${2:-0} group=${3:-}
+launch=$1 seconds=$2 group=${3:-}
 
 # group_lives: return 0 if the group has processes. Once it has none, the function does not check it
 # again, because another group can get its number.

@@ -47,7 +47,7 @@ terminate_ranks() {
         "least one node"
 }
 
-# terminate_ranks_on_node NUMBER LAUNCH [SECONDS]: do the same on the node of this number.
+# terminate_ranks_on_node NUMBER LAUNCH SECONDS: do the same on the node of this number.
 terminate_ranks_on_node() {
-    "${launcher}_node" "$1" $((20 + ${3:-0})) sh "$lib/end_ranks.sh" "$2" "${3:-0}"
+    "${launcher}_node" "$1" $((20 + $3)) sh "$lib/end_ranks.sh" "$2" "$3"
 }

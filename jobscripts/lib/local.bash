@@ -77,12 +77,6 @@ count_gpus() {
     gpus=${answer[0]} why=${answer[1]//[[:cntrl:]]/ }
 }
 
-# set_nodes NODE: use this machine. Sets nodes, nnodes and head_node. (Each scheduler file except
-# dask.bash defines it.)
-set_nodes() {
-    nodes=("$@") nnodes=$# head_node=$1
-}
-
 # job_has_ended JOB: return 0 if the process whose number is the end of the job's name has ended or
 # the number now belongs to another process, 1 if it runs. (Each scheduler file defines it.)
 job_has_ended() {

@@ -75,12 +75,6 @@ find_allocation() {
     plan_ranks
 }
 
-# set_nodes NODE...: run steps on these nodes from now on, in the order of the allocation. Sets
-# nodes, nnodes and head_node. (Each scheduler file except dask.bash defines it.)
-set_nodes() {
-    nodes=("$@") nnodes=$# head_node=$1
-}
-
 # share_of_node NAME DEFAULT: print one node's share of a resource of the whole job, or DEFAULT.
 # Reads the job record from standard input.
 share_of_node() {

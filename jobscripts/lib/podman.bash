@@ -45,13 +45,5 @@ set_bind_options() {
 remove_containers() {
     local left
     mapfile -t left < <(timeout 20 podman ps --quiet --filter label=slipway="$1")
-    [ ${#left[@]} = 0 ] || timeout 20 podman rm --force --time=0 "${left[@]}" >/dev/null || :
-}
-
-# bind_mount PATH: print the value of --mount that mounts PATH under the same path in the container.
-# --mount reads CSV, while --volume splits paths at colons. (apptainer.bash and podman.bash each
-# define it.)
-bind_mount() {
-    local quoted=${1//\"/\"\"}
-    printf 'type=bind,"source=%s","destination=%s"' "$quoted" "$quoted"
+    [ ${#left[@]} = 0 ] || timeout 20 podman rm --force --time=0 "${left[@]}" >/dev/null
 }

@@ -18,7 +18,7 @@ stop_ranks() {
         trap '' TERM INT HUP
         exec {nothing}<> <(:)
         read -r -t "$KILL_SECONDS" <&"$nothing" || : # sleeps without starting a process
-        kill -KILL "${ranks[@]}" 2>/dev/null || :
+        kill -KILL "${ranks[@]}"
     ) >/dev/null 2>&1 &
     killer=$!
 }

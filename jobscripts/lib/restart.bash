@@ -21,6 +21,12 @@ reserve_spares() {
     set_nodes "${allocation[@]:0:planned_nodes}"
 }
 
+# set_nodes NODE...: run steps on these nodes from now on, in the order of the allocation. Sets
+# nodes, nnodes and head_node. (slurm.bash overrides this default.)
+set_nodes() {
+    nodes=("$@") nnodes=$# head_node=$1
+}
+
 # run_attempts FUNCTION: run FUNCTION, which starts the launcher, as one attempt. After each attempt
 # that has died, plan a restart and run it again, until plan_restart fails.
 run_attempts() {
@@ -126,29 +132,18 @@ plan_requeue_after_death() {
 # warn_of_death LOST: warn that the last attempt died, and why. LOST is the number of nodes lost
 # since.
 warn_of_death() {
-    local said
-    said="attempt $attempt: $(describe_death "$1")"
-    if [ "$1" != 0 ]; then
-        warn node-lost "$said"
-    elif [ -n "$failed" ]; then
-        warn rank-killed "$said"
-    else
-        warn rank-failed "$said"
-    fi
-}
-
-# describe_death LOST: print why the last attempt died. LOST is the number of nodes lost since.
-describe_death() {
     local node words=()
     if [ "$1" != 0 ]; then
         for node in "${lost_nodes[@]: -$1}"; do
             words+=("$node (${node_states[$node]:-})")
         done
-        echo "lost $(join_by ', ' "${words[@]}"): no process starts there"
+        warn node-lost \
+            "attempt $attempt: lost $(join_by ', ' "${words[@]}"): no process starts there"
     elif [ -n "$failed" ]; then
-        echo "a process on $failed was killed; see $log_dir/stderr.log"
+        warn rank-killed \
+            "attempt $attempt: a process on $failed was killed; see $log_dir/stderr.log"
     else
-        last_log_line
+        warn rank-failed "attempt $attempt: $(last_log_line)"
     fi
 }
 

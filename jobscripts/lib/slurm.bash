@@ -150,7 +150,7 @@ find_gpu_options() {
 
 # set_nodes NODE...: run job steps on these nodes from now on, in the order of the allocation. Sets
 # nodes, nnodes, head_node and on_head_node, and in srun_options the nodes' names, unless these are
-# all nodes. (Each scheduler file except dask.bash defines it.)
+# all nodes. (Overrides the default in restart.bash.)
 set_nodes() {
     local word options=()
     nodes=("$@") nnodes=$# head_node=$1
@@ -200,6 +200,13 @@ log_missing_environment() {
             "$why: \`sbatch --export=ALL\` passes the settings; \`jobgen submit\` writes them" \
             "into the script"
     fi
+}
+
+# count_items LIST: print the number of elements in a comma-separated list.
+count_items() {
+    local list
+    IFS=, read -r -a list <<<"$1"
+    echo "${#list[@]}"
 }
 
 # smallest_cpu_count LIST: print the smallest number in Slurm's list of CPUs per node, such as
@@ -281,7 +288,7 @@ terminate_earlier_ranks() {
 
 # start_scratch_watch: start a job step on each other node that removes the scratch folder when the
 # job ends (watch_scratch.sh). It must start early, because Slurm starts no step in a job that it is
-# ending. Sets scratch_watch, the process of its srun. (Overrides the default in container.bash.)
+# ending. Sets scratch_watch, the process of its srun. (Overrides the default in scratch.bash.)
 start_scratch_watch() {
     local node others=()
     [ -n "${scratch_record:-}" ] && ! scratch_watch_runs || return 0
@@ -290,7 +297,7 @@ start_scratch_watch() {
     done
     [ ${#others[@]} -gt 0 ] || return 0
     (
-        [ -z "${heartbeat:-}" ] || exec {heartbeat}>&- # only this script may hold it open
+        close_descriptors
         exec srun --job-name="$SCRATCH_WATCH" --overlap --no-kill --wait=0 --mpi=none \
             "${HELPER_OPTIONS[@]}" --mem=0 --export=ALL --nodes=${#others[@]} \
             --ntasks=${#others[@]} --ntasks-per-node=1 --cpus-per-task=1 \
@@ -301,13 +308,13 @@ start_scratch_watch() {
 }
 
 # scratch_watch_runs: return 0 if the srun of that job step runs. (Overrides the default in
-# container.bash.)
+# scratch.bash.)
 scratch_watch_runs() {
     [ -n "${scratch_watch:-}" ] && kill -0 "$scratch_watch" 2>/dev/null
 }
 
 # stop_scratch_watch: stop that job step, if there is one. (Overrides the default in
-# container.bash.)
+# scratch.bash.)
 stop_scratch_watch() {
     [ -z "${scratch_watch:-}" ] || kill "$scratch_watch" 2>/dev/null || :
     scratch_watch=''
@@ -381,7 +388,7 @@ job_has_ended() {
 }
 
 # foreign_job_has_ended JOB CLUSTER: query the other cluster. Clusters that share a Slurm database
-# can query each other. (Overrides the default in run_folder.bash.)
+# can query each other. (Overrides the default in attempts.bash.)
 foreign_job_has_ended() {
     job_has_ended "$@"
 }

@@ -2,6 +2,9 @@
 # Steps: commands that run on one or all nodes before the launch, with a time limit. Slurm calls
 # them job steps.
 
+# The command prefix that runs a command on the first node, if this script is on another machine.
+on_head_node=()
+
 # Options of a helper step, so that it does not wait for resources that the ranks hold. The
 # scheduler's file sets them.
 HELPER_OPTIONS=()

@@ -491,7 +491,7 @@ class TestRequeues:
     @pytest.mark.parametrize(("verdict", "code"), [(OUT_OF_TIME, 75), (DONE, 0)])
     def test_a_clean_up_that_fails_or_hangs_changes_nothing(self, project, broken, verdict, code):
         rm = f"case $* in */remove_folders.sh*) {broken} ;; esac"
-        lib = changed_library(project, "container.bash", '"${cleanup_seconds:-20}"', "1")
+        lib = changed_library(project, "scratch.bash", '"${cleanup_seconds:-20}"', "1")
         ended = project.run("ddp.job", STUB_ON_SRUN=rm, SLIPWAY_LIB=str(lib), **verdict)
         assert (ended.code, ended.requeued) == (code, code == 75)
         assert project.on_disk() == []  # of this node at least

@@ -148,7 +148,7 @@ def test_every_file_of_a_run_folder_that_the_library_names_is_one_of_the_contrac
         text = re.sub(r"(?m)^\s*#.*$", "", path.read_text(encoding="utf-8"))
         found = set(re.findall(r'(?:\$RUN_DIR|\$\{RUN_DIR:\?\}|\$SLIPWAY_RUN_DIR)"?/([A-Za-z][\w.]*)', text))
         found |= set(re.findall(r"\$log_dir/([A-Za-z][\w.]*)", text))
-        found |= set(re.findall(r"\$folder/([a-z][\w.]*)", text)) if path.name == "container.bash" else set()
+        found |= set(re.findall(r"\$folder/([a-z][\w.]*)", text)) if path.name == "scratch.bash" else set()
         unknown = (
             {name for name in found if name != "verdict." and not re.fullmatch(r"verdict\.\d*", name)} - NAMES - OF_JOBS
         )

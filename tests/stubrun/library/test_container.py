@@ -8,6 +8,7 @@ import pytest
 from bash_library import LIB, assert_ended
 from jobgen.base.shell import array, command
 from jobgen.runtimes import container_of
+from messages import assert_warning
 
 SHOW = 'printf "%s\\n" "${container[@]}"'
 
@@ -212,6 +213,14 @@ def test_words_of_pyxis(bash, before, head_node):
 def test_a_container_is_chosen_if_its_image_runs(bash, code, programs, runtime, out):
     code = f'USE_CONTAINER=; {code}; echo "$USE_CONTAINER"'
     assert bash(code, scheduler="local", runtime=runtime, programs=programs).out == out
+
+
+# a change that no test noticed
+@pytest.mark.parametrize("before", ["", "touch i.sif; "])
+def test_a_job_without_a_container_names_the_image_that_is_missing_or_does_not_run(bash, place, before):
+    code = f"USE_CONTAINER=; {before}choose_container"
+    err = bash(code, scheduler="local", programs={"apptainer": "exit 1"}).err
+    assert_warning(err, "no-image", f"{place}/i.sif", f"{place}/venv")
 
 
 @pytest.mark.parametrize(

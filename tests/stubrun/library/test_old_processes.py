@@ -59,6 +59,18 @@ def test_terminate_leftover_ranks(bash, stub, call):
     assert "--host n1:1" in out[1] or "--host n1:2" in out[1]
 
 
+# a change that no test noticed
+def test_terminate_leftover_ranks_of_a_remote_shell(bash):
+    """Those of the last launch, on the nodes that answer; they have 15 s to save."""
+    code = """
+    for_each_node() { echo "${nodes[*]}: $*" >>ended; }
+    launch_id=4711.ab.2.77.5 healthy_nodes=(n1 n3)
+    terminate_leftover_ranks
+    cat ended
+    """
+    assert bash(code).out == "n1 n3: apart terminate_ranks_on_node 4711.ab.2.77.5 15\n"
+
+
 @pytest.mark.parametrize(
     ("before", "ended"), [("pbs $job_id", True), ("pbs ${job_id}0", False), ("slurm $job_id", False)]
 )
@@ -84,6 +96,6 @@ def test_terminate_earlier_ranks(bash, stub, before, ended):
 
 def test_terminate_ranks(bash, stub):
     stub("mpirun", "exit 1")
-    calls = "launcher=mpirun; terminate_ranks a.b; (nodes=(n1); terminate_ranks_on_node 0 a) || echo no"
+    calls = "launcher=mpirun; terminate_ranks a.b; (nodes=(n1); terminate_ranks_on_node 0 a 0) || echo no"
     code, out, err = bash(f"source '{LIB}/mpirun.bash'; {calls}", scheduler="pbs")
     assert (code, out, slugs(err)) == (0, "no\n", ["old-ranks"])

@@ -92,12 +92,12 @@ def test_a_port_of_the_users_is_checked(bash, place, port):
     ],
 )
 def test_choose_port(bash, given, port, answer):
-    code = f'{given}choose_port 24711 >/dev/null; echo "$MASTER_PORT"'
+    code = f'{given}choose_port >/dev/null; echo "$MASTER_PORT"'
     assert bash(code, programs={"python3": ANSWER + answer}).out == f"{port}\n"
 
 
 def test_a_head_node_without_a_free_port(bash):
-    assert_dies(bash("choose_port 24711", programs={"python3": "exit 1"}), "no-free-port", "n1", code=1)
+    assert_dies(bash("choose_port", programs={"python3": "exit 1"}), "no-free-port", "n1", code=1)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_head_node_without_a_free_port(bash):
 )
 def test_choose_port_refuses_what_is_no_port(said, bash, stub, tmp_path):
     stub("python3", ANSWER + f"answer \"$2\" '{said}'")
-    code, out, _ = bash('choose_port 24711 || exit; echo "$((MASTER_PORT + 1))"')
+    code, out, _ = bash('choose_port || exit; echo "$((MASTER_PORT + 1))"')
     assert (code, out) == (1, "")
     assert bash('answer=("$1"); answer_is_port || echo no', said)[1] == "no\n"
     assert not [*tmp_path.rglob("executed")]

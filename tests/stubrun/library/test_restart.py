@@ -128,6 +128,15 @@ def test_nodes_of_the_next_attempt(bash, code, chosen):
     assert bash(f"{code}; {show}", programs=SILENT).out == f"{chosen}\n"
 
 
+# a change that no test noticed
+def test_the_program_is_told_of_a_node_that_failed_twice(bash):
+    code = 'declare -A failures=(); failed=n2; notify() { echo "$1 $2"; }; record_node_failure; echo once; '
+    _, out, err = bash(f"{code}record_node_failure")
+    once, told = out.splitlines()
+    assert (once, told.split()[0], slugs(err)) == ("once", "exclude", ["node-suspect"])
+    assert_names(told, "node-suspect", "n2")
+
+
 def test_too_few_nodes_for_another_attempt(bash):
     code, out, err = bash(f"{FEW}planned_nodes=3; choose_nodes || echo no $requeue_reason", programs=SILENT)
     assert (code, out.split()[0], numbers(out)) == (0, "no", [2, 3])
@@ -145,24 +154,14 @@ def test_the_next_attempt_has_another_number_and_port(bash):
 
 
 @pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        ("lost_nodes=(a1 b2 c3) node_states=([b2]=DOWN [c3]=DRAINED); describe_death 2", ["b2 (DOWN)", "c3 (DRAINED)"]),
-        ("failed=n1; describe_death 0", ["n1", "/run/logs/2/stderr.log"]),
-        ("echo trainer: x >run/logs/2/stderr.log; describe_death 0", ["trainer: x"]),
-    ],
-)
-def test_describe_death(bash, code, words):
-    said = bash(code).out
-    assert_names(said, *words)
-    assert "a1" not in said
-
-
-@pytest.mark.parametrize(
     ("given", "slug", "values"),
     [
-        ("lost_nodes=(a b c); warn_of_death 2", "node-lost", ["7", "b ", "c "]),
-        ("failed=n1; warn_of_death 0", "rank-killed", ["7", "n1"]),
+        (
+            "lost_nodes=(a1 b2 c3) node_states=([b2]=DOWN [c3]=DRAINED); warn_of_death 2",
+            "node-lost",
+            ["7", "b2 (DOWN)", "c3 (DRAINED)"],
+        ),
+        ("failed=n1; warn_of_death 0", "rank-killed", ["7", "n1", "/run/logs/2/stderr.log"]),
         ("echo 'trainer: x' >run/logs/2/stderr.log; warn_of_death 0", "rank-failed", ["7", "trainer: x"]),
     ],
 )
@@ -170,6 +169,7 @@ def test_warn_of_death(bash, given, slug, values):
     code, out, err = bash(f"attempt=7; {given}")
     assert (code, out, slugs(err)) == (0, "", [slug])
     assert_warning(err, slug, *values)
+    assert "a1" not in err
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,13 @@ def test_capture_program_output_a_program_that_prints_much_or_leaves_a_process(b
     assert bash(code, limit=10)[:2] == (0, out)
 
 
+# a change that no test noticed: ranks would have inherited the descriptor
+def test_the_file_of_a_program_s_output_is_closed(bash):
+    count = "ls /proc/$$/fd | wc -l"
+    out = bash(f'before=$({count}); capture_program_output 5 echo a; [ "$({count})" = "$before" ] && echo closed').out
+    assert out == "closed\n"
+
+
 class TestAnswer:
     """Of a Python helper, which writes its words to a file."""
 
@@ -185,9 +192,9 @@ def test_the_failure_of_a_step_names_the_setting_if_it_took_too_long(bash, launc
             "build-failed",
         ),
         ("program=(-m trainer c.toml); preflight", 5, "node-not-ready"),
-        ("choose_port 24711", 60, "no-free-port"),
+        ("choose_port", 60, "no-free-port"),
         ("check_mpi mpirun --version", 60, "no-mpi"),
-        ("SLIPWAY_PREFLIGHT_SECONDS=300; choose_port 24711", 300, "no-free-port"),
+        ("SLIPWAY_PREFLIGHT_SECONDS=300; choose_port", 300, "no-free-port"),
         ("mkdir -p venv/bin; ln -s /bin/true venv/bin/python; check_dask", 120, "no-environment"),
     ],
 )
