@@ -11,14 +11,13 @@ from slipway.base.errors import StateMismatchError, warn
 from slipway.checkpoint.fingerprint import fingerprint
 from slipway.checkpoint.header import Header
 from slipway.checkpoint.stateful import RANKS, Stateful, join
-from slipway.rng.generator_state import GENERATORS, wrapped
-from slipway.rng.seeding import derive
+from slipway.rng.generator_state import GeneratorAdapter, wrapped
+from slipway.rng.seeding import derive, reseed
 from slipway.state.model_state import Model
 from slipway.state.module_attributes import ATTRIBUTES, ModuleAttributes, attributes_equal_to, generator_digests
 
 log = logging.getLogger(__name__)
 
-GENERATOR_COMPONENTS = tuple(GENERATORS.values())
 WITHOUT_TENSORS: Mapping[str, Any] = defaultdict(type(None))
 """Placeholder for the tensors of a state, if only its other contents are read."""
 
@@ -77,13 +76,14 @@ def reseed_generators(header: Header, parts: Mapping[str, Stateful], rank: int) 
         return
     for name, part in parts.items():
         if f"{RANKS}{name}" in header.trees:
-            for generator in _generators_apart(name, part, header):
-                generator.seed(derive(int(fingerprint(generator.state_dict()).digest[:16], 16), rank))
+            for adapter in _generators_apart(name, part, header):
+                digest = fingerprint(adapter.state_dict()).digest
+                reseed(adapter.generator, derive(int(digest[:16], 16), rank))
 
 
 def _generators_apart(name: str, part: Stateful, header: Header) -> list[Any]:
-    """Return the generators in ``part`` that differed between ranks."""
-    if isinstance(part, GENERATOR_COMPONENTS):
+    """Return adapters of the generators in ``part`` that differed between ranks."""
+    if isinstance(part, GeneratorAdapter):
         return [part]
     if not isinstance(part, ModuleAttributes):
         return []
@@ -102,4 +102,4 @@ def _fits_any_size(name: str, header: Header, part: Stateful | None) -> bool:
         parameters = {key for key, _ in part.module.named_parameters()}
         states = [tree for _, tree in header.trees[f"{RANKS}{name}"]["dict"]]
         return not any(key in parameters for state in states for key, _ in state["dict"])
-    return isinstance(part, (*GENERATOR_COMPONENTS, ModuleAttributes))
+    return isinstance(part, (GeneratorAdapter, ModuleAttributes))

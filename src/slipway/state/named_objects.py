@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from slipway.base.errors import SessionError
 from slipway.checkpoint.stateful import Stateful
-from slipway.rng.generator_state import GENERATORS
+from slipway.rng.generator_state import ADAPTERS, wrapped
 from slipway.state.model_state import Model
 from slipway.state.module_attributes import ATTRIBUTES, ModuleAttributes
 from slipway.state.optimizer_state import OptimizerState
@@ -96,10 +96,9 @@ def component(
         return Model(name, value)
     if isinstance(value, Optimizer):
         return OptimizerState(name, value, parameters, schedulers)
-    for kind, wrapper in GENERATORS.items():
-        if isinstance(value, kind):
-            wrapped: Stateful = wrapper(value)
-            return wrapped
+    if isinstance(value, tuple(ADAPTERS)):
+        adapter: Stateful = wrapped(value)
+        return adapter
     if _has_state(value):
         stateful: Stateful = value
         return stateful
