@@ -13,6 +13,7 @@ from slipway.base.bounded_read import read_head
 from slipway.base.errors import SlipwayError, add_label, error_line
 from slipway.base.files import write_atomically
 from slipway.base.parser import Parser
+from slipway.report.files.untrusted_folder import Folder
 from slipway.report.html import HEAD, page, render
 from slipway.report.overview import overview
 from slipway.report.run_list import RunSet
@@ -21,7 +22,6 @@ from slipway.report.study import FILE as STUDY
 from slipway.report.study import read_study
 from slipway.report.sweep import FILE as SWEEP
 from slipway.report.sweep import read_sweep
-from slipway.report.untrusted_folder import Folder
 
 PROGRAM = "trainer report"
 MAX_RUNS_WITH_IMAGES = 12

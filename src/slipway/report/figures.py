@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from slipway.report.attempts import PastAttempt
 from slipway.report.axes import Axis, fitting, label, linear
+from slipway.report.files.attempts import PastAttempt
 from slipway.report.html import clock, render
 
 WIDTH, HEIGHT = 560, 250

@@ -10,9 +10,9 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 from markupsafe import Markup
 
-from slipway.report.attempts import json_of
+from slipway.report.files.attempts import json_of
+from slipway.report.files.untrusted_folder import Folder
 from slipway.report.run_page import RunSummary, is_run_folder, read_run
-from slipway.report.untrusted_folder import Folder
 
 SCHEMA = 1
 MOST_BYTES = 1 << 24

@@ -8,14 +8,14 @@ from typing import Literal
 import msgspec
 from markupsafe import Markup
 
-from slipway.report.attempts import timestamp
 from slipway.report.figures import Curve, curves
+from slipway.report.files.attempts import timestamp
+from slipway.report.files.untrusted_folder import Folder
 from slipway.report.html import render
 from slipway.report.overview import common_figures
 from slipway.report.run_list import RunSet, below, read_description, read_runs
 from slipway.report.run_page import RunSummary
 from slipway.report.scaling import CurveDistance, Measured, advise, compare, difference
-from slipway.report.untrusted_folder import Folder
 
 FILE = "study.json"
 MOST_POINTS = 500

@@ -12,10 +12,10 @@ import msgspec
 from markupsafe import Markup
 
 from slipway.report.figures import Curve, curves
+from slipway.report.files.untrusted_folder import Folder
 from slipway.report.html import number, render
 from slipway.report.run_list import RunSet, below, read_description, read_runs
 from slipway.report.run_page import RunSummary
-from slipway.report.untrusted_folder import Folder
 
 FILE = "sweep.json"
 MAX_TRIALS = 1000

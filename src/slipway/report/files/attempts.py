@@ -28,7 +28,7 @@ from slipway.base.contract import (
     checkpoint_step,
     verdict_file,
 )
-from slipway.report.untrusted_folder import Folder
+from slipway.report.files.untrusted_folder import Folder
 
 STATES = ("done", "out-of-time", "stopped", "failed", "running")
 MOST = 1000

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from slipway.base.contract import METRICS
-from slipway.report.untrusted_folder import Folder
+from slipway.report.files.untrusted_folder import Folder
 
 MOST_BYTES = 1 << 28
 """Maximum number of bytes read from metrics.jsonl: a million records or more."""
