@@ -16,8 +16,8 @@ from session_runs import records, saved_step
 from slipway import Stopped
 from slipway.checks.skipped_steps import Scalers
 from slipway.run.status import read_status
-from slipway.script.pass_means import Means
-from slipway.script.step_metrics import Logged, Sum, Window
+from slipway.script.pass_means import Means, Sum
+from slipway.script.step_metrics import Logged, Window
 
 pytestmark = pytest.mark.usefixtures("agree_after_each_step")
 
@@ -236,7 +236,9 @@ class TestSum:
     def test_its_total_is_exact_where_values_are_tensors(self):
         """As on a GPU: tensors are not read there, but added to a tensor."""
         values = [torch.rand(()) for _ in range(100)]
-        on_device, here = Sum(0.5), Sum(0.5)
+        on_device, here = Sum(), Sum()
+        for total in (on_device, here):
+            total.add(0.5)
         for value in values:
             on_device.add(value, 3)
             here.add(value.item(), 3)

@@ -10,11 +10,11 @@ import pytest
 from messages import assert_warning
 from report_folders import make_run, make_study, records, write
 from report_page import report
-from slipway.report.attempts import read_attempts
+from slipway.report.files.attempts import read_attempts
+from slipway.report.files.series import Metrics
+from slipway.report.files.shares import time_breakdown
+from slipway.report.files.untrusted_folder import Folder
 from slipway.report.scaling import Measured, advise, bottleneck, compare, difference
-from slipway.report.series import Metrics
-from slipway.report.shares import time_breakdown
-from slipway.report.untrusted_folder import Folder
 
 
 def points(*rates, group="ddp"):

@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from slipway.checkpoint.fingerprint import Fingerprint, fingerprint
 from slipway.dist.existing_group import under_horovod
+from slipway.state.optimizer_attributes import parameters_in
 from slipway.state.wrappers import replicas_in
 
 
@@ -31,8 +32,8 @@ class Replicas:
         """Return the names of models whose next forward pass begins with rank 0's buffers."""
         return [
             name
-            for name in self._modules
-            if (wrappers := [*self._ddp(name)]) and all(_synchronizes(wrapper) for wrapper in wrappers)
+            for name, module in self._modules.items()
+            if (wrappers := replicas_in(module)) and all(map(_synchronizes, wrappers))
         ]
 
     def unsynchronized(self) -> list[str]:
@@ -42,14 +43,14 @@ class Replicas:
         """
         return [
             name
-            for name in self._modules
-            if any(wrapper.broadcast_buffers and not wrapper.require_forward_param_sync for wrapper in self._ddp(name))
+            for name, module in self._modules.items()
+            if any(each.broadcast_buffers and not each.require_forward_param_sync for each in replicas_in(module))
         ]
 
     def set_unsynchronized(self, names: Container[str]) -> None:
         """Disable the buffer broadcast before the next forward pass of the models ``names``; enable it for others."""
-        for name in self._modules:
-            for wrapper in self._ddp(name):
+        for name, module in self._modules.items():
+            for wrapper in replicas_in(module):
                 wrapper.require_forward_param_sync = name not in names
 
     def fingerprint(self, name: str, state: Mapping[Any, Any]) -> Fingerprint:
@@ -72,14 +73,13 @@ class Replicas:
     def _averages(self, optimizer: str) -> bool:
         """Return whether each parameter of an optimizer has the same gradients on all ranks."""
         alike = self._averaged(self._modules)
-        groups = getattr(self._optimizers[optimizer], "param_groups", ())
-        return all(parameter.data_ptr() in alike for group in groups for parameter in group["params"])
+        return all(parameter.data_ptr() in alike for parameter in parameters_in(self._optimizers[optimizer]))
 
     def _alike(self, name: str) -> set[int]:
         """Return the addresses of a model's averaged parameters, and of buffers that are broadcast before use."""
         buffers = (
             _addresses(wrapper, wrapper.module.named_buffers())
-            for wrapper in self._ddp(name)
+            for wrapper in replicas_in(self._modules[name])
             if self.within_pass and _synchronizes(wrapper)
         )
         return self._averaged([name]).union(*buffers)
@@ -90,14 +90,9 @@ class Replicas:
         for name in names:
             if under_horovod():
                 found |= {parameter.data_ptr() for parameter in self._modules[name].parameters()}
-            for wrapper in self._ddp(name):
+            for wrapper in replicas_in(self._modules[name]):
                 found |= _addresses(wrapper, wrapper.module.named_parameters())
         return found
-
-    def _ddp(self, name: str) -> Iterator[DistributedDataParallel]:
-        for module in self._modules[name].modules():
-            if isinstance(module, DistributedDataParallel):
-                yield module
 
 
 def _addresses(wrapper: DistributedDataParallel, named: Iterable[tuple[str, Tensor]]) -> set[int]:

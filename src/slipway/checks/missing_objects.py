@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from slipway.base.errors import warn
 from slipway.rng.loader_generators import reachable
-from slipway.state.module_attributes import BASE_ATTRIBUTES, is_data
+from slipway.state.attribute_values import is_data
+from slipway.state.module_attributes import BASE_ATTRIBUTES
 from slipway.state.module_objects import CONTAINERS, MAX_ITEMS, Look, text_of_numbers
 from slipway.state.schedulers import has_unsaved_scheduler, is_missing, schedulers_in
 from slipway.state.wrappers import wrapped_child

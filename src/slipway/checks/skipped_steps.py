@@ -10,6 +10,8 @@ from torch.amp import GradScaler
 from torch.optim import SGD
 
 from slipway.base.errors import warn
+from slipway.state.optimizer_attributes import parameters_in
+from slipway.state.steps import inner_optimizer
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +26,7 @@ def warn_of_skipping(optimizers: Mapping[str, Any], scalers: Iterable[Any]) -> N
     if not any(isinstance(scaler, GradScaler) and scaler.is_enabled() for scaler in scalers):
         return
     for name, given in optimizers.items():
-        if fault := _fault(getattr(given, "optimizer", given)):
+        if fault := _fault(inner_optimizer(given)):
             warn(
                 log,
                 "unsafe-fused-optimizer",
@@ -41,10 +43,14 @@ def _fault(optimizer: Any) -> str:
     """
     if not getattr(optimizer, "_step_supports_amp_scaling", False):
         return ""
-    groups = optimizer.param_groups
-    if len({parameter.device for group in groups for parameter in group["params"]}) > 1:
+    if len({parameter.device for parameter in parameters_in(optimizer)}) > 1:
         return "a fused optimizer takes a step even if gradients on two devices overflow"
-    trained = [(group, parameter) for group in groups for parameter in group["params"] if parameter.requires_grad]
+    trained = [
+        (group, parameter)
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if parameter.requires_grad
+    ]
     if isinstance(optimizer, SGD) and any(group["momentum"] and not optimizer.state.get(p) for group, p in trained):
         return "a fused SGD continues with uninitialized momentum if its first step is skipped"
     return ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from slipway.base.errors import SessionError, warn
-from slipway.state.optimizer_attributes import tensors_in
+from slipway.state.optimizer_attributes import parameters_in, tensors_in, values_in
 from slipway.state.pending_gradients import PendingGradients
 from slipway.state.steps import StepCounter, inner_optimizer
 
@@ -33,7 +33,7 @@ def require_saved_parameters(
     """
     tensors = [tensor for model in models.values() for tensor in model.parameters()]
     known = {id(tensor) for tensor in tensors}
-    if all(id(parameter) in known for parameter in _trained(optimizers.values())):
+    if all(id(parameter) in known for optimizer in optimizers.values() for parameter in parameters_in(optimizer)):
         return
     states = [each.state_dict() for each in extra.values() if hasattr(each, "state_dict")]
     storages = {tensor.data_ptr() for tensor in (*tensors, *tensors_in(states)) if tensor.numel()}
@@ -52,14 +52,6 @@ def require_saved_parameters(
                 'also pass their module, Session(model={"net": net, "other": other}), or a single tensor as '
                 "nn.ParameterList([tensor]).",
             )
-
-
-def _values(tree: Any) -> Iterator[Any]:
-    """Yield ``tree`` and all values nested in it."""
-    yield tree
-    if isinstance(tree, (Mapping, list, tuple)):
-        for each in tree.values() if isinstance(tree, Mapping) else tree:
-            yield from _values(each)
 
 
 @dataclass
@@ -117,8 +109,8 @@ class UnsavedOptimizers:
 
     def _trains_exclusively(self, optimizer: Optimizer) -> bool:
         """Return whether ``optimizer`` has parameters of session models that no session optimizer has."""
-        own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        given = {id(parameter) for parameter in _trained(self._given.values())}
+        own = {*map(id, parameters_in(optimizer))}
+        given = {id(parameter) for each in self._given.values() for parameter in parameters_in(each)}
         return any(id(parameter) in own - given for parameter in self._gradients.model_parameters)
 
     def _warn(self, optimizer: Optimizer, outer: tuple[str, Any] | None) -> None:
@@ -149,12 +141,6 @@ class UnsavedOptimizers:
         return next(((name, each) for name, each in self._given.items() if each is within), None)
 
 
-def _trained(optimizers: Iterable[Any]) -> Iterator[Tensor]:
-    for optimizer in optimizers:
-        for group in getattr(optimizer, "param_groups", ()):
-            yield from group["params"]
-
-
 def _options(optimizer: Optimizer) -> list[dict[str, Any]]:
     """Return the options of the parameter groups, in a form that can be compared."""
     return [
@@ -173,7 +159,7 @@ def _is_saved(inner: Optimizer, seen: Seen) -> bool:
         return False
     if inner.state is getattr(outer, "state", None):
         return True
-    saved = [*_values(outer.state_dict())]
+    saved = [*values_in(outer.state_dict())]
     kept = {id(each) for each in saved if isinstance(each, dict)}
     storages = {each.data_ptr() for each in saved if isinstance(each, Tensor) and each.numel()}
     return all(

@@ -231,8 +231,6 @@ class RereadingSource:
     For a list, a tuple or a range this costs nothing and draws no random numbers.
     """
 
-    sampler = None
-
     def __init__(self, iterable: Iterable[Any]) -> None:
         """Iterate over ``iterable``."""
         self._iterable = iterable
@@ -244,7 +242,7 @@ class RereadingSource:
         self._iterator: Iterator[Any] | None = None
 
     def start(self, *, skip: int, world: World, seeds: Seeds) -> Pass:
-        """Begin a pass after ``skip`` batches; see Replay."""
+        """Begin a pass after ``skip`` batches; see SkippingSource."""
         self._seed(seeds.order, world)
         try:
             total = len(self._iterable)  # type: ignore[arg-type]

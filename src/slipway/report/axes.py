@@ -6,6 +6,8 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+PARTS = 5
+"""Number of parts into which the ticks divide a linear axis."""
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 MIN_LOG_RATIO = 20.0
 """An axis is logarithmic if the largest value exceeds this many times the smallest."""
@@ -27,7 +29,7 @@ class Axis:
         return (value - self.low) / (self.high - self.low)
 
 
-def linear(values: Sequence[float], *, zero: bool = False, tight: bool = False, count: int = 5) -> Axis:
+def linear(values: Sequence[float], *, zero: bool = False, tight: bool = False) -> Axis:
     """Return a linear axis for finite ``values``: including 0 if ``zero``, ending at the values if ``tight``."""
     low, high = min(values, default=0.0), max(values, default=1.0)
     if zero:
@@ -37,7 +39,7 @@ def linear(values: Sequence[float], *, zero: bool = False, tight: bool = False, 
     if high - low <= 1e-9 * max(abs(low), abs(high)):
         room = abs(high) / 10 or 1.0
         low, high = (0.0 if zero else low - room), high + room
-    step = _step(high - low, count)
+    step = _step(high - low)
     if not tight:
         low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
@@ -63,10 +65,10 @@ def fitting(values: Sequence[float], *, zero: bool = False) -> Axis:
     return linear(values, zero=zero)
 
 
-def _step(span: float, count: int) -> float:
-    """Return a round tick distance that divides ``span`` into about ``count`` parts."""
-    power = 10.0 ** math.floor(math.log10(span / count))
-    return next(power * step for step in STEPS if power * step >= span / count * 0.999)
+def _step(span: float) -> float:
+    """Return a round tick distance that divides ``span`` into about ``PARTS`` parts."""
+    power = 10.0 ** math.floor(math.log10(span / PARTS))
+    return next(power * step for step in STEPS if power * step >= span / PARTS * 0.999)
 
 
 def label(value: float) -> str:

@@ -13,12 +13,15 @@ from slipway.base.bounded_read import read_head
 from slipway.base.errors import SlipwayError, add_label, error_line
 from slipway.base.files import write_atomically
 from slipway.base.parser import Parser
+from slipway.report.files.untrusted_folder import Folder
 from slipway.report.html import HEAD, page, render
 from slipway.report.overview import overview
+from slipway.report.run_list import RunSet
 from slipway.report.run_page import RunSummary, is_run_folder, read_run
-from slipway.report.study import Study, is_study_folder, read_study
-from slipway.report.sweep import Sweep, is_sweep_folder, read_sweep
-from slipway.report.untrusted_folder import Folder
+from slipway.report.study import FILE as STUDY
+from slipway.report.study import read_study
+from slipway.report.sweep import FILE as SWEEP
+from slipway.report.sweep import read_sweep
 
 PROGRAM = "trainer report"
 MAX_RUNS_WITH_IMAGES = 12
@@ -59,7 +62,7 @@ class Parts:
     """The contents of the page."""
 
     runs: list[RunSummary] = dataclasses.field(default_factory=list)
-    sets: list[Study | Sweep] = dataclasses.field(default_factory=list)
+    sets: list[RunSet] = dataclasses.field(default_factory=list)
     names: list[str] = dataclasses.field(default_factory=list)
 
     @property
@@ -78,11 +81,11 @@ def read(paths: Sequence[Path]) -> Parts:
         except OSError as error:
             _say(add_label("warning", "cannot-read", f"{path}: {error.strerror}"))
             continue
-        found: RunSummary | Study | Sweep
-        if is_study_folder(folder):
+        found: RunSummary | RunSet
+        if folder.has(STUDY):
             found = read_study(folder, name=name, first=parts.next_run)
             parts.sets.append(found)
-        elif is_sweep_folder(folder):
+        elif folder.has(SWEEP):
             found = read_sweep(folder, name=name, first=parts.next_run)
             parts.sets.append(found)
         elif is_run_folder(folder):

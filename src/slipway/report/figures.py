@@ -11,10 +11,9 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from slipway.report.attempts import PastAttempt
 from slipway.report.axes import Axis, fitting, label, linear
+from slipway.report.files.attempts import PastAttempt
 from slipway.report.html import clock, render
-from slipway.report.series import points, thin
 
 WIDTH, HEIGHT = 560, 250
 LEFT, RIGHT, TOP, BOTTOM = 58, 12, 12, 40
@@ -71,8 +70,8 @@ def curves(
         ideal: the ideal curve, drawn dotted.
         scattered: whether the points are unordered: draw dots without a line, on an axis that need not begin at 0.
     """
-    found = [points(line.xs, line.ys) for line in lines]
-    aims = points(ideal.xs, ideal.ys)[0] if ideal else []
+    found = [_points(line.xs, line.ys) for line in lines]
+    aims = _points(ideal.xs, ideal.ys)[0] if ideal else []
     drawn = [point for part, _ in found for point in part] + aims
     if not drawn:
         return Markup()
@@ -83,7 +82,7 @@ def curves(
     up = fitting(after if late and len(set(after)) > 1 and not ideal else values, zero=zero)
     thinned = any(len(part) > MOST_POINTS for part, _ in found)
     shown = [
-        _draw(line, thin(part, most=MOST_POINTS), lost, across, up, scattered=scattered)
+        _draw(line, _thin(part), lost, across, up, scattered=scattered)
         for line, (part, lost) in zip(lines, found, strict=True)
         if part
     ]
@@ -140,6 +139,33 @@ def _place(point: tuple[float, float], across: Axis, up: Axis) -> tuple[str, str
 
 def _path(places: Sequence[tuple[str, str]]) -> str:
     return "M" + "L".join(f"{x} {y}" for x, y in places)
+
+
+def _points(xs: Sequence[float], ys: Sequence[float]) -> tuple[list[tuple[float, float]], list[float]]:
+    """Return the finite points, and the x values of points whose y value is not finite."""
+    drawn = [(x, y) for x, y in zip(xs, ys, strict=True) if math.isfinite(x) and math.isfinite(y)]
+    lost = [x for x, y in zip(xs, ys, strict=True) if math.isfinite(x) and not math.isfinite(y)]
+    return drawn, lost
+
+
+def _thin(found: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return at most MOST_POINTS of the points ``found``, keeping every extreme that the figure could show.
+
+    The function divides the points into sections of equal length and keeps the lowest and the highest point of each,
+    in their order. It also keeps the first and the last point. (Simplified from M4: Jugel et al., VLDB 2014.)
+    """
+    if len(found) <= MOST_POINTS:
+        return found
+    runs = MOST_POINTS // 2 - 1
+    kept = [found[0]]
+    for number in range(runs):
+        part = found[number * len(found) // runs : (number + 1) * len(found) // runs]
+        low = min(range(len(part)), key=lambda index: part[index][1])
+        high = max(range(len(part)), key=lambda index: part[index][1])
+        kept += [part[index] for index in sorted({low, high})]
+    if kept[-1] != found[-1]:
+        kept.append(found[-1])
+    return kept[1:] if kept[0] == kept[1] else kept
 
 
 def timeline(attempts: Sequence[PastAttempt], *, now: float) -> Markup:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from slipway.base.contract import CONFIG, INPUT_CONFIG
+from slipway.report.files.untrusted_folder import Folder
 from slipway.report.html import NOTHING
-from slipway.report.untrusted_folder import Folder
 
 
 def read_config(folder: Folder) -> tuple[dict[str, str], str]:

@@ -11,15 +11,15 @@ from markupsafe import Markup
 
 from slipway.base.contract import CONFIG, GOODPUT, LOGS, METRICS, PROVENANCE, STATUS
 from slipway.base.goodput import LIMIT, parse_goodput
-from slipway.report.attempts import PastAttempt, is_alive, json_of, read_attempts, whole
-from slipway.report.confusion import read_confusion, read_examples
 from slipway.report.figures import Curve, curves, in_unit, timeline
+from slipway.report.files.attempts import PastAttempt, is_alive, json_of, read_attempts, whole
+from slipway.report.files.confusion import read_confusion, read_examples
+from slipway.report.files.profile import read_profiles
+from slipway.report.files.series import Metrics, Series, typical
+from slipway.report.files.shares import SECONDS, Goodput, Shares, time_breakdown
+from slipway.report.files.untrusted_folder import Folder
 from slipway.report.html import render
 from slipway.report.nested_tables import flat, read_config
-from slipway.report.profile import read_profiles
-from slipway.report.series import Metrics, Series, typical
-from slipway.report.shares import SECONDS, Goodput, Shares, time_breakdown
-from slipway.report.untrusted_folder import Folder
 
 RUN_FILES = (STATUS, METRICS, PROVENANCE, LOGS, CONFIG)
 """Files that identify a run folder; any one is enough."""

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
-import datetime as dt
 import math
 from typing import Literal
 
 import msgspec
 from markupsafe import Markup
 
-from slipway.report.attempts import json_of
 from slipway.report.figures import Curve, curves
+from slipway.report.files.attempts import timestamp
+from slipway.report.files.untrusted_folder import Folder
 from slipway.report.html import render
 from slipway.report.overview import common_figures
-from slipway.report.run_list import MOST_BYTES, below
-from slipway.report.run_page import RunSummary, is_run_folder, read_run
+from slipway.report.run_list import RunSet, below, read_description, read_runs
+from slipway.report.run_page import RunSummary
 from slipway.report.scaling import CurveDistance, Measured, advise, compare, difference
-from slipway.report.untrusted_folder import Folder
 
 FILE = "study.json"
-SCHEMA = 1
 MOST_POINTS = 500
 MAX_CLOCK_SKEW = 2
 """Allowed difference in seconds between the clocks of the login node and a job's nodes."""
@@ -46,57 +43,25 @@ class Point(msgspec.Struct, frozen=True):
 
     def waited(self, run: RunSummary | None) -> float | None:
         """Return the seconds from the last submission to the next attempt of ``run``; None if unknown."""
-        try:
-            submitted = dt.datetime.fromisoformat(self.submitted or "").timestamp()
-        except (ValueError, OverflowError):
+        submitted = timestamp(self.submitted)
+        if run is None or submitted is None:
             return None
-        waits = [began - submitted for began in run.start_times if began > submitted - MAX_CLOCK_SKEW] if run else []
+        waits = [began - submitted for began in run.start_times if began > submitted - MAX_CLOCK_SKEW]
         return max(0.0, waits[0]) if waits else None
 
 
-@dataclasses.dataclass
-class Study:
-    """A study's section and the runs of its points."""
-
-    section: Markup
-    runs: list[RunSummary]
-    warnings: list[str]
-
-
-def is_study_folder(folder: Folder) -> bool:
-    """Return whether a folder is a study folder."""
-    return folder.has(FILE)
-
-
-def read_study(folder: Folder, *, name: str, first: int) -> Study:
+def read_study(folder: Folder, *, name: str, first: int) -> RunSet:
     """Return the study in ``folder``; the sections of its runs have consecutive ids from run-``first``."""
-    description = json_of(folder, FILE, limit=MOST_BYTES)
-    if description and (description.get("schema"), description.get("kind")) != (SCHEMA, "study"):
-        folder.warn(f"{FILE}: schema and kind are not {SCHEMA} and study: only the known keys are read")
+    description = read_description(folder, FILE)
     scaling: Literal["strong", "weak"] = "weak" if description.get("scaling") == "weak" else "strong"
     points = below(folder, FILE, description.get("points"), Point, what="point", most=MOST_POINTS)
-    runs: list[RunSummary] = []
-    found: list[tuple[Point, RunSummary | None]] = []
-    for point in points:
-        inner = Folder(folder.path, below=point.run)
-        run = None
-        if is_run_folder(inner):
-            run = read_run(inner, name=point.name, anchor=f"run-{first + len(runs)}", images=False)
-            runs.append(run)
-            folder.warnings += [f"{point.run}: {warning}" for warning in run.warnings]
-        found.append((point, run))
-    return Study(_section(folder, name, scaling, found), runs, folder.warnings)
-
-
-def _section(
-    folder: Folder, name: str, scaling: Literal["strong", "weak"], found: list[tuple[Point, RunSummary | None]]
-) -> Markup:
-    on_gpus = any(run and run.device == "cuda" for _, run in found)
+    found = read_runs(folder, points, first=first)
+    runs = [run for _, run in found if run]
+    on_gpus = any(run.device == "cuda" for run in runs)
     measured = [_measured(point, run, scaling, on_gpus=on_gpus) for point, run in found]
     compare(measured)
-    runs = [run for _, run in found if run]
     apart = {key: _apart(runs, key) for key in ("loss", "accuracy")} if scaling == "strong" else {}
-    return render(
+    section = render(
         "study.html",
         name=name,
         folder=str(folder.path),
@@ -111,6 +76,7 @@ def _section(
         learning=common_figures(runs, by_epoch=not all(each and each.same for each in apart.values()) or not apart),
         apart={key: each for key, each in apart.items() if each},
     )
+    return RunSet(section, runs, folder.warnings)
 
 
 def _measured(point: Point, run: RunSummary | None, scaling: str, *, on_gpus: bool) -> Measured:

@@ -11,15 +11,13 @@ from typing import Literal
 import msgspec
 from markupsafe import Markup
 
-from slipway.report.attempts import json_of
 from slipway.report.figures import Curve, curves
+from slipway.report.files.untrusted_folder import Folder
 from slipway.report.html import number, render
-from slipway.report.run_list import MOST_BYTES, below
-from slipway.report.run_page import RunSummary, is_run_folder, read_run
-from slipway.report.untrusted_folder import Folder
+from slipway.report.run_list import RunSet, below, read_description, read_runs
+from slipway.report.run_page import RunSummary
 
 FILE = "sweep.json"
-SCHEMA = 1
 MAX_TRIALS = 1000
 BAD = {"failed", "crashed", "stopped"}
 
@@ -65,38 +63,18 @@ class Candidate:
         return ", ".join(f"{key} = {value}" for key, value in self.values.items()) or "the unchanged configuration"
 
 
-@dataclasses.dataclass
-class Sweep:
-    """A sweep's section and the runs of its trials."""
-
-    section: Markup
-    runs: list[RunSummary]
-    warnings: list[str]
-
-
-def is_sweep_folder(folder: Folder) -> bool:
-    """Return whether a folder is a sweep folder."""
-    return folder.has(FILE)
-
-
-def read_sweep(folder: Folder, *, name: str, first: int) -> Sweep:
+def read_sweep(folder: Folder, *, name: str, first: int) -> RunSet:
     """Return the sweep in ``folder``; the sections of its runs have consecutive ids from run-``first``."""
-    description = json_of(folder, FILE, limit=MOST_BYTES)
-    if description and (description.get("schema"), description.get("kind")) != (SCHEMA, "sweep"):
-        folder.warn(f"{FILE}: schema and kind are not {SCHEMA} and sweep: only the known keys are read")
+    description = read_description(folder, FILE)
     metric = str(description.get("metric", "accuracy"))
     goal: Literal["max", "min"] = "min" if description.get("goal") == "min" else "max"
-    runs: list[RunSummary] = []
+    trials = below(folder, FILE, description.get("trials"), Trial, what="trial", most=MAX_TRIALS)
+    found = read_runs(folder, trials, first=first)
     candidates: dict[tuple[tuple[str, str], ...], Candidate] = {}
-    for trial in below(folder, FILE, description.get("trials"), Trial, what="trial", most=MAX_TRIALS):
-        inner = Folder(folder.path, below=trial.run)
-        run = None
-        if is_run_folder(inner):
-            run = read_run(inner, name=trial.name, anchor=f"run-{first + len(runs)}", images=False)
-            runs.append(run)
-            folder.warnings += [f"{trial.run}: {warning}" for warning in run.warnings]
+    for trial, run in found:
         candidate = candidates.setdefault(tuple(trial.values.items()), Candidate(trial.values))
         candidate.trials.append((trial, run))
+    runs = [run for _, run in found if run]
     kinds = {kind for run in runs for kind, name in run.extremes if name == metric}
     kind = "validation" if "validation" in kinds else "train"
     for candidate in candidates.values():
@@ -117,7 +95,7 @@ def read_sweep(folder: Folder, *, name: str, first: int) -> Sweep:
         advice=advise(ranked, metric=metric, goal=goal),
         figures=_figures(ranked, metric),
     )
-    return Sweep(section, runs, folder.warnings)
+    return RunSet(section, runs, folder.warnings)
 
 
 def _epochs(rungs: object) -> list[int]:
@@ -207,6 +185,6 @@ def _figures(ranked: Sequence[Candidate], metric: str) -> list[Markup]:
         ]
         if len({value for value, _ in found}) > 1:
             found.sort()
-            line = Curve("", [value for value, _ in found], [each for _, each in found], 0)
+            line = Curve("", [value for value, _ in found], [each for _, each in found])
             drawn.append(curves([line], title=f"best {metric} of each run", x=key, scattered=True))
     return [figure for figure in drawn if figure]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import random
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -11,11 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slipway.rng.loader_generators import is_local_generator
-
 
 class GeneratorAdapter:
-    """State-dict adapter of a random number generator."""
+    """Base class of the adapters, which give a generator ``state_dict`` and ``load_state_dict``."""
 
     def __init__(self, generator: Any) -> None:
         """Wrap ``generator``."""
@@ -41,7 +38,7 @@ class NumpyGenerator(GeneratorAdapter):
         """Return the state of the bit generator."""
         return dict(self.generator.bit_generator.state)
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restore a state from ``state_dict``."""
         self.generator.bit_generator.state = dict(state_dict)
 
@@ -70,7 +67,7 @@ class PythonGenerator(GeneratorAdapter):
         self.generator.setstate(state_dict["state"])
 
 
-GENERATORS: dict[type, Any] = {
+ADAPTERS: dict[type, Any] = {
     torch.Generator: TorchGenerator,
     np.random.Generator: NumpyGenerator,
     np.random.RandomState: NumpyRandomState,
@@ -80,7 +77,7 @@ GENERATORS: dict[type, Any] = {
 
 def wrapped(generator: Any) -> Any:
     """Return the state-dict adapter of ``generator``."""
-    return next(adapter for kind, adapter in GENERATORS.items() if isinstance(generator, kind))(generator)
+    return next(adapter for kind, adapter in ADAPTERS.items() if isinstance(generator, kind))(generator)
 
 
 class SavedGenerator(NamedTuple):
@@ -107,7 +104,7 @@ class SavedGenerator(NamedTuple):
 
         A new ``torch.Generator`` is on ``device`` if its type is the saved one, else on the saved device type.
         """
-        kind: Any = next(kind for kind, wrapper in GENERATORS.items() if wrapper.__name__ == self.kind)
+        kind: Any = next(kind for kind, adapter in ADAPTERS.items() if adapter.__name__ == self.kind)
         if isinstance(current, kind):
             found = current
         elif kind is torch.Generator:
@@ -118,52 +115,3 @@ class SavedGenerator(NamedTuple):
             found = kind()
         wrapped(found).load_state_dict(self.state)
         return found
-
-
-States = dict[str, Any]
-"""States of generators by name, as JSON values."""
-
-
-class SessionGenerators:
-    """Generators that were passed to a session, by name."""
-
-    def __init__(self, extra: Mapping[str, Any]) -> None:
-        """Select the generators among the objects in ``extra``."""
-        self._generators = {name: wrapped(each) for name, each in extra.items() if is_local_generator(each)}
-        self.begun: States = {}
-        """States at the beginning of the current epoch."""
-
-    def begin_epoch(self) -> None:
-        """Record the states at the beginning of an epoch."""
-        self.begun = {name: _as_json(each.state_dict()) for name, each in self._generators.items()}
-
-    def restore_epoch(self, begun: States) -> None:
-        """Restore ``begun``, the states at the beginning of the resumed epoch."""
-        self.begun = begun
-        for name, each in self._generators.items():
-            if name in begun:
-                each.load_state_dict(_from_json(begun[name]))
-
-
-def _as_json(value: Any) -> Any:
-    """Return a state as JSON: arrays as base64 text, and tuples, tensors and arrays as tagged dictionaries."""
-    if isinstance(value, dict):
-        return {key: _as_json(each) for key, each in value.items()}
-    if isinstance(value, tuple):
-        return {"tuple": [_as_json(each) for each in value]}
-    if isinstance(value, (Tensor, np.ndarray)):
-        array = np.asarray(value)
-        kind = "tensor" if isinstance(value, Tensor) else "array"
-        return {kind: base64.b64encode(array.tobytes()).decode(), "dtype": array.dtype.str}
-    return value
-
-
-def _from_json(value: Any) -> Any:
-    if not isinstance(value, dict):
-        return value
-    if "tuple" in value:
-        return tuple(_from_json(each) for each in value["tuple"])
-    if "dtype" in value:
-        array = np.frombuffer(base64.b64decode(value.get("tensor") or value["array"]), dtype=value["dtype"]).copy()
-        return torch.from_numpy(array) if "tensor" in value else array
-    return {key: _from_json(each) for key, each in value.items()}

@@ -12,10 +12,12 @@ from slipway.base.errors import SessionError
 from slipway.base.goodput import describe, read_goodput
 from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.header import Header, Position
+from slipway.checkpoint.stateful import join, split
 from slipway.checks.skipped_steps import Scalers
 from slipway.data.feed import Feed
 from slipway.dist.collectives import all_gather_json
-from slipway.rng.generator_state import SessionGenerators, States
+from slipway.rng.generator_state import SavedGenerator, wrapped
+from slipway.rng.loader_generators import is_local_generator
 from slipway.rng.seeding import Generators, Purpose
 from slipway.run.metrics import Record
 from slipway.run.program import Speed
@@ -70,9 +72,9 @@ class SessionProgram:
         self._passes = 0
         self.generators = Generators(opened.seed, world.rank, parameters)
         self._saved_generators: dict[str, Any] | None = None
-        self._given_generators = SessionGenerators(extra)
-        self._begun_generators: States | None = None
-        """States of the given generators at the beginning of the resumed epoch."""
+        self._given_generators = {name: each for name, each in extra.items() if is_local_generator(each)}
+        self._begun_generators: Any = None
+        """JSON tree of the states of the given generators at the beginning of the current or the resumed epoch."""
         self.is_resumed = "feed" in facts
         """Whether the run folder holds a run that a session has saved."""
         self.lowest = [0, 0]
@@ -110,9 +112,12 @@ class SessionProgram:
             is_resumed: whether the run was saved within this epoch, so that the code draws the same numbers again.
         """
         if is_resumed and self._begun_generators is not None:
-            self._given_generators.restore_epoch(self._begun_generators)
+            for name, saved in join({}, self._begun_generators).items():
+                if name in self._given_generators:
+                    wrapped(self._given_generators[name]).load_state_dict(saved.state)
         else:
-            self._given_generators.begin_epoch()
+            states = {name: SavedGenerator.of(each) for name, each in self._given_generators.items()}
+            _, self._begun_generators = split(states, "generators")
 
     def restore_again(self) -> None:
         """Restore the objects a second time, when training continues; all ranks must call this.
@@ -215,7 +220,7 @@ class SessionProgram:
         own = self.generators.capture() if within else None
         has_left = self.feed.is_counting and bool(self.left_early)
         has_more = 0 < self.feed.batch < (self.feed.total or 0) and not has_left
-        gathered = all_gather_json(self._comm, [own, self._given_generators.begun, self.pending.needs_saving, has_more])
+        gathered = all_gather_json(self._comm, [own, self._begun_generators, self.pending.needs_saving, has_more])
         generators, given_generators, waits, within_pass = map(list, zip(*gathered, strict=True))
         return {
             **facts_of(self._seed),

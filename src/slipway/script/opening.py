@@ -13,11 +13,7 @@ from typing import Any, NamedTuple
 
 from slipway.base import startup_time
 from slipway.base.environment import Environment, Launcher, read_environment
-from slipway.base.errors import (
-    SessionError,
-    SlipwayError,
-    StateMismatchError,
-)
+from slipway.base.errors import SessionError, SlipwayError, StateMismatchError
 from slipway.base.stop import StopRequest
 from slipway.capture.per_rank import GRADIENTS
 from slipway.capture.saved_objects import SavedObjects
@@ -150,7 +146,7 @@ def joined_ranks(path: str | os.PathLike[str] | None, *, timeout: float) -> Iter
         raise SessionError("session-thread", "a session handles signals: open it in the main thread.")
     environment, folder = read_environment(os.environ), script_run_folder(path)
     try:
-        with _joined(environment, path, timeout=timeout) as joined:
+        with _joined(environment, folder, timeout=timeout) as joined:
             remove_cause()  # from an earlier session whose error the script has caught
             yield joined
     except SlipwayError as error:
@@ -159,7 +155,7 @@ def joined_ranks(path: str | os.PathLike[str] | None, *, timeout: float) -> Iter
 
 
 @contextlib.contextmanager
-def _joined(environment: Environment, path: str | os.PathLike[str] | None, *, timeout: float) -> Iterator[Joined]:
+def _joined(environment: Environment, path: Path, *, timeout: float) -> Iterator[Joined]:
     with contextlib.ExitStack() as stack:
         request = StopRequest()
         stack.enter_context(request.handed_on())
@@ -175,7 +171,7 @@ def _joined(environment: Environment, path: str | os.PathLike[str] | None, *, ti
         stack.enter_context(console_log(comm.world))
         if request.inherited:
             log.info("an earlier session of this process received a stop request after its last step: this one stops")
-        folder = RunFolder(Path(broadcast_json(comm, str(script_run_folder(path)))))
+        folder = RunFolder(Path(broadcast_json(comm, str(path))))
         ownership = stack.enter_context(open_folder(folder, environment, comm, may_continue=True))
         startup_time.mark(startup_time.FOLDER)
         try:

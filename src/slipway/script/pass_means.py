@@ -6,12 +6,42 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from slipway.base.errors import SessionError
 from slipway.script.arguments import as_number
-from slipway.script.step_metrics import Sum
+from slipway.script.step_metrics import Number
 
 Part = dict[str, list[float]]
 """Sums of one rank in one pass: by name, the sum of weight times value, and the sum of weights."""
+
+
+class Sum:
+    """A running sum in float64, added in order without waiting for a GPU."""
+
+    def __init__(self) -> None:
+        """Begin with 0."""
+        self._total: Number = 0.0
+
+    def add(self, value: Number, factor: Number = 1.0) -> None:
+        """Add ``factor`` times ``value``."""
+        if isinstance(factor, Tensor):
+            value, factor = factor.double() * value, 1.0
+        if isinstance(value, Tensor) and not isinstance(self._total, Tensor):
+            with torch.inference_mode(False):  # an inference tensor could not be updated outside inference mode
+                self._total = torch.full((), self._total, dtype=torch.float64, device=value.device)
+        if isinstance(self._total, Tensor):
+            if isinstance(value, Tensor):
+                self._total.add_(value.to(self._total.device), alpha=factor)
+            else:
+                self._total.add_(value * factor)
+        else:
+            self._total += value * factor
+
+    def __float__(self) -> float:
+        """Return the sum; waits for the device."""
+        return float(self._total)
 
 
 class Means:

@@ -14,35 +14,6 @@ from slipway.script.arguments import as_number
 
 Number = float | Tensor
 """A float, or a zero-dimensional tensor that is not on the CPU."""
-
-
-class Sum:
-    """A running sum in float64, added in order without waiting for a GPU."""
-
-    def __init__(self, total: float = 0.0) -> None:
-        """Begin with ``total``."""
-        self._total: Number = total
-
-    def add(self, value: Number, factor: Number = 1.0) -> None:
-        """Add ``factor`` times ``value``."""
-        if isinstance(factor, Tensor):
-            value, factor = factor.double() * value, 1.0
-        if isinstance(value, Tensor) and not isinstance(self._total, Tensor):
-            with torch.inference_mode(False):  # an inference tensor could not be updated outside inference mode
-                self._total = torch.full((), self._total, dtype=torch.float64, device=value.device)
-        if isinstance(self._total, Tensor):
-            if isinstance(value, Tensor):
-                self._total.add_(value.to(self._total.device), alpha=factor)
-            else:
-                self._total.add_(value * factor)
-        else:
-            self._total += value * factor
-
-    def __float__(self) -> float:
-        """Return the sum; waits for the device."""
-        return float(self._total)
-
-
 Sums = dict[str, list[float]]
 """By name: the sum of the finite logged values, their count, and the count of inf and nan values."""
 RESERVED = {"kind", "step", "epoch", "elapsed", "lr", "steps_per_second"}
@@ -58,7 +29,7 @@ class Window:
     wherever the run was saved or stopped.
     """
 
-    def __init__(self, rank: int, size: int, carried: Sequence[Sums] = ()) -> None:
+    def __init__(self, rank: int, size: int, carried: Sequence[Sums]) -> None:
         """Start with the ``parts`` of all ranks from a checkpoint, for rank ``rank`` of ``size``.
 
         If the number of ranks has changed, each part goes to one of the new ranks.
@@ -67,7 +38,7 @@ class Window:
         for part in carried[rank::size]:
             for name, sums in part.items():
                 self._own.setdefault(name, Logged()).add_sums(sums)
-        self._nonfinite = self._count_nonfinite(self.part())
+        self._nonfinite = _count_nonfinite(self.part())
         self.parts: list[Sums] = []
         """Sums of each rank since the last record, as of the last exchange between ranks."""
 
@@ -87,7 +58,7 @@ class Window:
 
     def new_nonfinite_names(self, part: Sums) -> list[str]:
         """Return the names with more inf or nan values in ``part`` than at the last call."""
-        before, self._nonfinite = self._nonfinite, self._count_nonfinite(part)
+        before, self._nonfinite = self._nonfinite, _count_nonfinite(part)
         return [name for name, count in self._nonfinite.items() if count > before.get(name, 0)]
 
     @property
@@ -106,8 +77,9 @@ class Window:
         """Drop all sums, to start the next record."""
         self._own, self._nonfinite, self.parts = {}, {}, []
 
-    def _count_nonfinite(self, part: Sums) -> dict[str, float]:
-        return {name: nonfinite for name, (*_, nonfinite) in part.items()}
+
+def _count_nonfinite(part: Sums) -> dict[str, float]:
+    return {name: nonfinite for name, (*_, nonfinite) in part.items()}
 
 
 class Logged:

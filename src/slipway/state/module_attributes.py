@@ -8,25 +8,27 @@ script may have drawn them without a seed. Large unchanged tensors are compared 
 from __future__ import annotations
 
 import functools
-import itertools
 import logging
 import weakref
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from slipway.base.errors import warn
 from slipway.checkpoint.fingerprint import fingerprint
-from slipway.checkpoint.stateful import NUMPY_KINDS, PLAIN, split
-from slipway.checkpoint.values import SETS, kind_of, make, obstacle, options_of
 from slipway.dist.replicas import checksum
-from slipway.rng.generator_state import SavedGenerator
-from slipway.rng.loader_generators import is_local_generator
+from slipway.state.attribute_values import (
+    Restoring,
+    content_of,
+    generators_at,
+    has_generators,
+    is_data,
+    saved_form,
+    tensors_of,
+)
 from slipway.state.loadable import named
 from slipway.state.module_objects import Look
 from slipway.state.optimizer_attributes import (
@@ -99,8 +101,8 @@ class ModuleAttributes:
             if not is_data(value):
                 self._objects[place] = look.digest(value)
                 continue
-            self._initial[place] = _content(value)
-            tensors = _tensors(value)
+            self._initial[place] = content_of(value)
+            tensors = tensors_of(value)
             if _size(tensors) > SMALL:
                 self._large[place] = [Large(weakref.ref(each), _version(each), checksum(each)) for each in tensors]
 
@@ -117,13 +119,13 @@ class ModuleAttributes:
             if not is_data(value):
                 changed += [place] if self._is_changed_object(place, look.digest(value)) else []
                 continue
-            tensors = _tensors(value)
+            tensors = tensors_of(value)
             if self._is_changed(place, value, tensors):
-                values[place] = _saved(value)
+                values[place] = saved_form(value)
             elif tensors:
                 checksums[place] = [list(large.sums) for large in self._large[place]]
         self._warn_of(changed)
-        devices = {place: tensors[0].device.type for place, value in values.items() if (tensors := _tensors(value))}
+        devices = {place: tensors[0].device.type for place, value in values.items() if (tensors := tensors_of(value))}
         flags = {name: flag for name, flag in self._flags().items() if self._frozen.get(name, flag) != flag}
         found = {
             "requires_grad": flags,
@@ -156,14 +158,14 @@ class ModuleAttributes:
 
     def generators(self) -> dict[tuple[Any, ...], Any]:
         """Return the generators that modules and optimizers hold, by place."""
-        return dict(_generators((place, value) for place, value in self._values() if is_data(value)))
+        return dict(generators_at((place, value) for place, value in self._values() if is_data(value)))
 
     def _is_changed(self, place: AttributePlace, value: Any, tensors: list[Tensor]) -> bool:
-        if place not in self._initial or self._initial[place] != _content(value):
+        if place not in self._initial or self._initial[place] != content_of(value):
             return True
         before = self._large.get(place)
         if before is None:  # the value is small, or was at first
-            return bool(tensors) or _has_generators(value)
+            return bool(tensors) or has_generators(value)
         return not all(large.is_same(tensor) for large, tensor in zip(before, tensors, strict=True))
 
     def _is_changed_object(self, place: AttributePlace, digest: int | None) -> bool:
@@ -228,7 +230,7 @@ def _of_optimizer(optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
     """Yield the attributes of ``optimizer`` that are not saved elsewhere."""
     saved = functools.cache(functools.partial(saved_addresses, optimizer))
     for name, value in script_attributes(optimizer):
-        tensors = _tensors(value)
+        tensors = tensors_of(value)
         if not tensors or saved().isdisjoint(map(address_of, tensors)):
             yield name, value
 
@@ -250,119 +252,6 @@ def _put(owner: nn.Module | Optimizer, place: AttributePlace, value: Any, device
     kept[place.name] = Restoring(where).restored(kept.get(place.name), value)
 
 
-class Restoring:
-    """Restores one value, in place if possible, because other objects may refer to the existing one."""
-
-    def __init__(self, device: torch.device) -> None:
-        """Create missing tensors on ``device``."""
-        self._device = device
-        self._written: set[int] = set()
-        """Ids of restored tensors: one tensor may be in several places whose saved values differ."""
-
-    def restored(self, current: Any, value: Any) -> Any:
-        """Return the restored ``value``, written into ``current`` if that has the same kind."""
-        if isinstance(value, Tensor):
-            return self._tensor(current, value)
-        if isinstance(value, SavedGenerator):
-            return value.restored(current, self._device)
-        kind = kind_of(value)
-        if kind is None:
-            return value
-        alike = type(current) is type(value)
-        if isinstance(value, dict):
-            before = current if alike else {}
-            items: Any = [(key, self.restored(before.get(key), each)) for key, each in value.items()]
-        elif isinstance(value, SETS):
-            items = value
-        else:
-            known = itertools.chain(current if alike else (), itertools.repeat(None))
-            items = [self.restored(was, each) for each, was in zip(value, known, strict=False)]
-        has_other_length = alike and isinstance(value, deque) and current.maxlen != value.maxlen
-        if not alike or has_other_length or isinstance(value, (tuple, frozenset)):
-            return make(kind, items, *options_of(value))
-        current.clear()
-        if isinstance(value, (list, deque)):
-            current.extend(items)
-        else:
-            current.update(dict(items) if isinstance(value, dict) else items)
-        return current
-
-    def _tensor(self, current: Any, value: Tensor) -> Tensor:
-        if not isinstance(current, Tensor):
-            return value.to(self._device, copy=True)
-        if (current.shape, current.dtype) != (value.shape, value.dtype) or obstacle(current, restored_in_place=True):
-            return value.to(current.device, copy=True)
-        if not torch.equal(current.detach().cpu(), value):
-            if id(current) in self._written:
-                return value.to(current.device, copy=True)
-            current.detach().copy_(value)
-        self._written.add(id(current))
-        return current
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    """Yield the values within nested containers, or ``value`` itself if it is not a container."""
-    if type(value) in PLAIN or kind_of(value) is None:
-        yield value
-        return
-    for each in value.values() if isinstance(value, dict) else value:
-        yield from _leaves(each)
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    return [] if type(value) in PLAIN else [leaf for leaf in _leaves(value) if isinstance(leaf, Tensor)]
-
-
-def is_data(value: Any) -> bool:
-    """Return whether ``value`` can be saved as data.
-
-    Parameters cannot, because a state_dict contains them; neither can tensors with an autograd graph.
-    """
-    if type(value) in PLAIN:
-        return True
-    if kind_of(value) is None:
-        return _is_savable_leaf(value)
-    if isinstance(value, dict):
-        return all(type(key) in PLAIN for key in value) and all(map(is_data, value.values()))
-    if isinstance(value, SETS):
-        return all(type(leaf) in {*PLAIN, bytes} for leaf in _leaves(value))
-    return all(map(is_data, value))
-
-
-def _is_savable_leaf(value: Any) -> bool:
-    if isinstance(value, Tensor):
-        return not isinstance(value, nn.Parameter) and value.is_leaf and not obstacle(value)
-    if isinstance(value, (np.ndarray, np.generic)):
-        return value.dtype.kind in NUMPY_KINDS
-    return type(value) is bytes or is_local_generator(value)
-
-
-def _saved(value: Any) -> Any:
-    """Return ``value`` with each generator replaced by its state."""
-    if not _has_generators(value):
-        return value
-    kind = kind_of(value)
-    if kind is None:
-        return SavedGenerator.of(value)
-    pairs = isinstance(value, dict)
-    items = [(key, _saved(each)) for key, each in value.items()] if pairs else [_saved(each) for each in value]
-    return make(kind, items, *options_of(value))
-
-
-def _has_generators(value: Any) -> bool:
-    return any(type(leaf) not in PLAIN and is_local_generator(leaf) for leaf in _leaves(value))
-
-
-def _generators(values: Iterable[tuple[tuple[Any, ...], Any]]) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yield the generators in ``values``, or their saved states, with their places."""
-    for place, value in values:
-        if isinstance(value, SavedGenerator) or is_local_generator(value):
-            yield place, value
-        elif kind_of(value) is not None and not isinstance(value, SETS):
-            items = value.items() if isinstance(value, dict) else enumerate(value)
-            yield from _generators(((*place, key), each) for key, each in items)
-
-
 def attributes_equal_to(number: int, state_dict: Mapping[str, Any]) -> str:
     """Return the names of attributes equal to ``number`` in a state of ``ModuleAttributes``; "" if none is."""
     places = _places(state_dict.get("values", {}))
@@ -371,15 +260,8 @@ def attributes_equal_to(number: int, state_dict: Mapping[str, Any]) -> str:
 
 def generator_digests(state_dict: Mapping[str, Any]) -> dict[tuple[Any, ...], str]:
     """Return digests of the generator states in a state of ``ModuleAttributes``, by place."""
-    found = _generators(_places(state_dict.get("values", {})))
+    found = generators_at(_places(state_dict.get("values", {})))
     return {place: fingerprint(saved.state).digest for place, saved in found}
-
-
-def _content(value: Any) -> Any:
-    """Return the contents of ``value`` except its tensors, for a later comparison."""
-    if type(value) in PLAIN:
-        return type(value), value
-    return split({"": _saved(value)}, "")[1]
 
 
 def _size(tensors: list[Tensor]) -> int:

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from slipway.base.errors import SessionError
 from slipway.checkpoint.stateful import Stateful
-from slipway.rng.generator_state import GENERATORS, wrapped
+from slipway.rng.generator_state import ADAPTERS, wrapped
 from slipway.state.model_state import Model
 from slipway.state.module_attributes import ATTRIBUTES, ModuleAttributes
 from slipway.state.optimizer_state import OptimizerState
@@ -96,7 +96,7 @@ def component(
         return Model(name, value)
     if isinstance(value, Optimizer):
         return OptimizerState(name, value, parameters, schedulers)
-    if isinstance(value, tuple(GENERATORS)):
+    if isinstance(value, tuple(ADAPTERS)):
         adapter: Stateful = wrapped(value)
         return adapter
     if _has_state(value):

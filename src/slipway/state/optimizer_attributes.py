@@ -45,9 +45,9 @@ def _of_torch() -> set[str]:
     return {*vars(plain), "step", *STEP_ATTRIBUTES}
 
 
-def parameters_in(optimizer: Optimizer) -> Iterator[Tensor]:
-    """Yield the parameters in the parameter groups of ``optimizer``."""
-    return (parameter for group in optimizer.param_groups for parameter in group["params"])
+def parameters_in(optimizer: Any) -> Iterator[Tensor]:
+    """Yield the parameters in the parameter groups of ``optimizer``; none if it has no groups."""
+    return (parameter for group in getattr(optimizer, "param_groups", ()) for parameter in group["params"])
 
 
 def state_parts(optimizer: Optimizer) -> Iterator[Any]:
@@ -74,8 +74,12 @@ def address_of(tensor: Tensor) -> int:
 
 def tensors_in(tree: Any) -> Iterator[Tensor]:
     """Yield the tensors in nested dictionaries, lists and tuples."""
-    if isinstance(tree, Tensor):
-        yield tree
-    elif isinstance(tree, (Mapping, list, tuple)):
+    return (each for each in values_in(tree) if isinstance(each, Tensor))
+
+
+def values_in(tree: Any) -> Iterator[Any]:
+    """Yield ``tree`` and all values nested in it."""
+    yield tree
+    if isinstance(tree, (Mapping, list, tuple)):
         for each in tree.values() if isinstance(tree, Mapping) else tree:
-            yield from tensors_in(each)
+            yield from values_in(each)

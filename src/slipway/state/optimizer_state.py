@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from slipway.base.errors import SessionError, warn
 from slipway.state.loadable import named
+from slipway.state.optimizer_attributes import parameters_in
 from slipway.state.schedulers import has_unsaved_scheduler
 
 log = logging.getLogger(__name__)
@@ -114,7 +115,7 @@ class OptimizerState:
         if self._loads == 1:
             self._note_rates(state["param_groups"])
         self._load(state)
-        parameters = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
+        parameters = [*parameters_in(self._optimizer)]
         for number, saved in state["state"].items():
             if isinstance(number, int) and isinstance(saved, dict) and number < len(parameters):
                 self._restore_layout(parameters[number], saved)

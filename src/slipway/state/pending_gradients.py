@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from slipway.state.optimizer_attributes import parameters_in
+
 Print = dict[int, tuple[weakref.ref[Tensor], int]]
 """By parameter id: the parameter's gradient, and its version, which counts writes in place."""
 
@@ -49,8 +51,7 @@ class PendingGradients:
     @property
     def parameters(self) -> list[Tensor]:
         """The parameters whose gradients may wait, each once: those of the models, then of the optimizers' groups."""
-        groups = [group for optimizer in self._optimizers for group in getattr(optimizer, "param_groups", ())]
-        of_groups = (parameter for group in groups for parameter in group["params"])
+        of_groups = (parameter for optimizer in self._optimizers for parameter in parameters_in(optimizer))
         return [*{id(parameter): parameter for parameter in (*self.model_parameters, *of_groups)}.values()]
 
     @property
@@ -78,7 +79,7 @@ class PendingGradients:
     def before_step(self, optimizer: Any) -> None:
         """Record whether a step of ``optimizer`` uses gradients with which all optimizers have stepped before."""
         if self._watched:
-            own = {id(parameter) for group in getattr(optimizer, "param_groups", ()) for parameter in group["params"]}
+            own = {*map(id, parameters_in(optimizer))}
             for watched in self._watched:
                 if id(watched.parameter) in own:
                     watched.use()

@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import nn
 
+from slipway.state.steps import inner_optimizer
+
 
 def has_unsaved_scheduler(optimizer: Any, saved: Sequence[object]) -> bool:
     """Return whether a scheduler acts on ``optimizer`` and none of the objects ``saved`` can be that scheduler.
@@ -14,7 +16,7 @@ def has_unsaved_scheduler(optimizer: Any, saved: Sequence[object]) -> bool:
     Schedulers add ``initial_lr`` to parameter groups, and torch's schedulers also wrap ``step``. ``is_missing`` finds
     schedulers that do neither, such as ReduceLROnPlateau.
     """
-    inner = _inner(optimizer)
+    inner = inner_optimizer(optimizer)
     is_scheduled = hasattr(inner.step, "_wrapped_by_lr_sched") or any("initial_lr" in g for g in inner.param_groups)
     if not is_scheduled:
         return False
@@ -29,7 +31,7 @@ def is_missing(found: object, optimizer: Any, saved: Iterable[object]) -> bool:
     )
     if is_other or not all(callable(getattr(found, name, None)) for name in ("step", "state_dict")):
         return False
-    works = any(each is _inner(optimizer) for each in optimizers_of(found))
+    works = any(each is inner_optimizer(optimizer) for each in optimizers_of(found))
     return works and all(each is not found for each in _with_inner(saved))
 
 
@@ -44,11 +46,7 @@ def optimizers_of(scheduler: object) -> Iterator[object]:
         for value in _attributes(each):
             if hasattr(value, "param_groups"):
                 yield value
-                yield _inner(value)
-
-
-def _inner(optimizer: Any) -> Any:
-    return getattr(optimizer, "optimizer", optimizer)  # from Accelerate's wrapper
+                yield inner_optimizer(value)
 
 
 def _with_inner(objects: Iterable[object], depth: int = 3) -> Iterator[object]:

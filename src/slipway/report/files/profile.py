@@ -7,8 +7,8 @@ import re
 from typing import Any, NamedTuple
 
 from slipway.base.contract import PROFILE
-from slipway.report.attempts import json_of
-from slipway.report.untrusted_folder import Folder
+from slipway.report.files.attempts import json_of
+from slipway.report.files.untrusted_folder import Folder
 
 MOST = 64
 """Maximum number of ranks shown."""

@@ -10,7 +10,7 @@ import zlib
 from typing import NamedTuple
 
 from slipway.base.contract import FIGURES
-from slipway.report.untrusted_folder import Folder
+from slipway.report.files.untrusted_folder import Folder
 
 FILE = f"{FIGURES}/confusion.csv"
 EXAMPLES = f"{FIGURES}/confused.png"

@@ -28,7 +28,7 @@ from slipway.base.contract import (
     checkpoint_step,
     verdict_file,
 )
-from slipway.report.untrusted_folder import Folder
+from slipway.report.files.untrusted_folder import Folder
 
 STATES = ("done", "out-of-time", "stopped", "failed", "running")
 MOST = 1000
@@ -125,7 +125,8 @@ def _read(folder: Folder, number: int, *, last: bool) -> PastAttempt:
         state, saved = ("crashed" if crashed else state), None
         ended = _last_activity(folder, own, last=last) if crashed else None
     reached = _logged_step(folder, f"{own}/{ATTEMPT_ERRORS}") if state in {"crashed", "failed"} else saved
-    started = _time(json_of(folder, f"{own}/{PROVENANCE}").get("started"))  # of training, after copies and preflight
+    provenance = json_of(folder, f"{own}/{PROVENANCE}")
+    started = timestamp(provenance.get("started"))  # of training, after copies and preflight
     times = [each for each in (started, folder.modified(f"{own}/{ATTEMPT_JOB}")) if each]
     began = min(times, default=None)
     return PastAttempt(
@@ -175,7 +176,8 @@ def _logged_step(folder: Folder, name: str) -> int | None:
     return int(found[-1]) if found else None
 
 
-def _time(text: object) -> float | None:
+def timestamp(text: object) -> float | None:
+    """Return an ISO 8601 time as seconds since 1970; None if it is invalid."""
     if isinstance(text, str):
         with contextlib.suppress(ValueError, OverflowError):
             return dt.datetime.fromisoformat(text).timestamp()

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from slipway.base.goodput import MEANINGS, Spent, seconds_by_part, spare_hours
-from slipway.report.series import Metrics, Series, typical
+from slipway.report.files.series import Metrics, Series, typical
 
 SECONDS = {"data_seconds", "save_seconds", "evaluation_seconds"}
 """Metrics that are shown as shares, not as curves."""

@@ -1,4 +1,4 @@
-"""Metrics from metrics.jsonl as columns, and their reduction for drawing."""
+"""Metrics from metrics.jsonl as columns."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import json
 import math
 import statistics
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from slipway.base.contract import METRICS
-from slipway.report.untrusted_folder import Folder
+from slipway.report.files.untrusted_folder import Folder
 
 MOST_BYTES = 1 << 28
 """Maximum number of bytes read from metrics.jsonl: a million records or more."""
@@ -57,7 +57,6 @@ class Metrics:
     def __init__(self, folder: Folder, *, running: bool) -> None:
         """Read metrics.jsonl; if the run is ``running``, an incomplete last line causes no warning."""
         self.series: dict[tuple[str, str], Series] = {}
-        self.records = 0
         self.last_step = 0
         bad: list[int] = []
         left_out: set[tuple[str, str]] = set()
@@ -76,7 +75,7 @@ class Metrics:
             folder.warn(f"{METRICS}: more than {MAX_SERIES} metrics; {len(left_out)} of them are omitted")
         for (kind, name), series in self.series.items():
             if count := len(series.value) - len(series.finite):
-                pairs = _pairs(series.step, series.value)
+                pairs = zip(series.step, series.value, strict=True)
                 first = next(int(step) for step, value in pairs if not math.isfinite(value))
                 folder.warn(f"{METRICS}: {count} NaN or infinite values of {kind} {name}, the first at step {first}")
 
@@ -87,7 +86,6 @@ class Metrics:
     def _add(self, record: dict[str, Any], left_out: set[tuple[str, str]]) -> None:
         kind = record["kind"]
         step = float(record["step"])
-        self.records += 1
         self.last_step = max(self.last_step, record["step"])
         epoch, elapsed = _number(record.get("epoch")), _number(record.get("elapsed"))
         for name, value in record.items():
@@ -131,34 +129,3 @@ def typical(values: Sequence[float]) -> float | None:
     """Return the median of the finite ``values``, ignoring the first (warm-up) if there are others; None if empty."""
     found = [value for value in values if math.isfinite(value)]
     return statistics.median(found[1:] or found) if found else None
-
-
-def _pairs(xs: Sequence[float], ys: Sequence[float]) -> Iterator[tuple[float, float]]:
-    return zip(xs, ys, strict=True)
-
-
-def points(xs: Sequence[float], ys: Sequence[float]) -> tuple[list[tuple[float, float]], list[float]]:
-    """Return the finite points, and the x values of points whose y value is not finite."""
-    drawn = [(x, y) for x, y in _pairs(xs, ys) if math.isfinite(x) and math.isfinite(y)]
-    lost = [x for x, y in _pairs(xs, ys) if math.isfinite(x) and not math.isfinite(y)]
-    return drawn, lost
-
-
-def thin(found: list[tuple[float, float]], *, most: int) -> list[tuple[float, float]]:
-    """Return at most ``most`` of the points ``found``, keeping every extreme that a drawing of this width could show.
-
-    The function divides the points into sections of equal length and keeps the lowest and the highest point of each,
-    in their order. It also keeps the first and the last point. (Simplified from M4: Jugel et al., VLDB 2014.)
-    """
-    if len(found) <= most:
-        return found
-    runs = most // 2 - 1
-    kept = [found[0]]
-    for number in range(runs):
-        part = found[number * len(found) // runs : (number + 1) * len(found) // runs]
-        low = min(range(len(part)), key=lambda index: part[index][1])
-        high = max(range(len(part)), key=lambda index: part[index][1])
-        kept += [part[index] for index in sorted({low, high})]
-    if kept[-1] != found[-1]:
-        kept.append(found[-1])
-    return kept[1:] if kept[0] == kept[1] else kept

@@ -1,0 +1,1 @@
+"""Files of an untrusted run folder, read as values: attempts, metrics, times, confusion matrix, profiles."""
