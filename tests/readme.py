@@ -88,7 +88,7 @@ ELSEWHERE = {
     ),
     "SLIPWAY_IMAGE=pytorch-25.01.sif SLIPWAY_SCRIPT=my_train.py jobgen submit ddp --site mine": (
         "tests/cluster/test_preflight.py",
-        "test_a_script_runs_in_an_image_that_has_torch_alone",
+        "test_user_script_runs_in_image_with_only_torch",
     ),
     # docs/sites.md
     "jobgen site --detect --output jobscripts/sites/mine.toml": (
@@ -104,12 +104,12 @@ ELSEWHERE = {
     "make setup": ("build/test", "build/setup test"),
     "make setup && source .venv/bin/activate": ("build/test", "build/setup test"),
     "make cluster": ("tests/cluster/clusters.py", 'self.control("up", str(nodes))'),
-    "make wheelhouse": ("tests/cluster/test_builds.py", '"make", "wheelhouse"'),
+    "make wheelhouse": ("tests/cluster/test_venv_builds.py", '"make", "wheelhouse"'),
     "SLIPWAY_WHEELHOUSE=wheelhouse SLIPWAY_VENV=.venv-nodes sbatch jobscripts/venv_build.job": (
-        "tests/cluster/test_builds.py",
+        "tests/cluster/test_venv_builds.py",
         "venv_build.job",
     ),
-    "jobgen submit venv_build --site mine": ("tests/cluster/test_builds.py", "venv_build.job"),
+    "jobgen submit venv_build --site mine": ("tests/cluster/test_venv_builds.py", "venv_build.job"),
     "SLIPWAY_HOROVOD=1 SLIPWAY_VENV=.venv-horovod jobgen submit venv_build --site mine": (
         "tests/stubrun/test_builds.py",
         '"venv_build.job", SLIPWAY_HOROVOD="1"',
@@ -141,7 +141,10 @@ ELSEWHERE = {
     ),
     "docker build -t slipway .": ("tests/image/test_registry.py", '"bud", "--tag", "slipway", "."'),
     "apptainer inspect slipway.sif": ("tests/image/test_image.py", '"inspect"'),
-    "apptainer build mine.sif mine.def": ("tests/recipes/test_recipes.py", "test_the_definition_of_further_packages"),
+    "apptainer build mine.sif mine.def": (
+        "tests/recipes/test_image_recipes.py",
+        "test_documented_definition_adds_packages",
+    ),
     "apptainer sign slipway.sif": ("tests/image/test_signature.py", '"sign"'),
     "apptainer key newpair": ("tests/image/test_signature.py", '"newpair"'),
     "apptainer verify slipway.sif": ("tests/image/test_signature.py", '"verify"'),
@@ -202,11 +205,11 @@ ELSEWHERE = {
         'flags = ["--dataset", "mnist", "--download", "--data-dir", str(data), "--dry-run"]',
     ),
     "trainer --dataset mnist --data-dir data --nproc-per-node 2": (
-        "tests/distributed/test_tutorials.py",
+        "tests/distributed/test_example_configs.py",
         'train("spawn", 2, run, *flags, config=CONFIGS / "mnist-tutorial.toml")',
     ),
     "trainer configs/aerial.toml --nproc-per-node 2": (
-        "tests/distributed/test_tutorials.py",
+        "tests/distributed/test_example_configs.py",
         'train("spawn", 2, run, "--data-dir", str(aerial), "--epochs", "1", config=CONFIGS / "aerial.toml")',
     ),
     # docs/tutorials/mnist-slurm.md
@@ -215,7 +218,7 @@ ELSEWHERE = {
         'flags = ["--dataset", "mnist", "--download", "--data-dir", str(data), "--dry-run"]',
     ),
     "trainer configs/mnist-tutorial.toml --data-dir data --nproc-per-node 2 --epochs 1": (
-        "tests/distributed/test_tutorials.py",
+        "tests/distributed/test_example_configs.py",
         'train("spawn", 2, run, *flags, config=CONFIGS / "mnist-tutorial.toml")',
     ),
     "SLIPWAY_CONFIG=configs/mnist-tutorial.toml jobgen submit ddp-ranks --site mine": (
@@ -233,19 +236,19 @@ ELSEWHERE = {
     ),
     "trainer configs/aerial.toml --arch mnist-cnn --batch-size 32 --optimizer adamw --lr 0.001 --nproc-per-node 2 "
     "--output-dir runs/aerial": (
-        "tests/distributed/test_tutorials.py",
+        "tests/distributed/test_example_configs.py",
         'flags = ["--data-dir", str(aerial), "--arch", "mlp", "--no-figures"]',
     ),
     "trainer configs/aerial.toml --nproc-per-node 2 --output-dir runs/resnet101": (
-        "tests/distributed/test_tutorials.py",
+        "tests/distributed/test_example_configs.py",
         'train("spawn", 2, run, *flags, config=CONFIGS / "aerial.toml")',
     ),
     "trainer evaluate runs/aerial --output evaluated": (
-        "tests/distributed/test_tutorials.py",
+        "tests/distributed/test_example_configs.py",
         '[*TRAINER, "evaluate", str(run), "--output", str(out)]',
     ),
     "trainer export runs/aerial aerial.pt": (
-        "tests/unit/test_trained.py",
+        "tests/unit/test_trained_run.py",
         "export([str(run), str(tmp_path / name)]) == 0",
     ),
     "SLIPWAY_CONFIG=configs/aerial.toml SLIPWAY_DATA=data/aerial USE_CONTAINER=0 bash dask.sh": (
@@ -272,7 +275,7 @@ ELSEWHERE = {
     ),
     # docs/tutorials/model-parallel.md
     "OMP_NUM_THREADS=2 trainer configs/cpu.toml": (
-        "tests/distributed/test_tutorials.py",
+        "tests/distributed/test_example_configs.py",
         '"--epochs", "8", config=CONFIGS / "cpu.toml", OMP_NUM_THREADS="2")',
     ),
     "USE_CONTAINER=0 sbatch mine-split.job": (
@@ -283,16 +286,16 @@ ELSEWHERE = {
         "tests/unit/test_device.py",
         "ranks_for_gpus(settings(split, **launch)) == ranks",
     ),
-    "make wheelhouse VARIANT=cpu": ("tests/cluster/test_builds.py", '"make", "wheelhouse", "VARIANT=cpu"'),
+    "make wheelhouse VARIANT=cpu": ("tests/cluster/test_venv_builds.py", '"make", "wheelhouse", "VARIANT=cpu"'),
     "USE_CONTAINER=0 SLIPWAY_VARIANT=cpu SLIPWAY_WHEELHOUSE=wheelhouse SLIPWAY_CONFIG=configs/cpu.toml sbatch "
-    "mine-cpu.job": ("tests/cluster/test_builds.py", '"cpu", "example", "venv=local"'),
+    "mine-cpu.job": ("tests/cluster/test_venv_builds.py", '"cpu", "example", "venv=local"'),
     # docs/tutorials/containers-horovod.md
-    "jobgen submit horovod --site mine": ("tests/cluster/test_table.py", '("horovod.job", "horovod")'),
+    "jobgen submit horovod --site mine": ("tests/cluster/test_script_matrix.py", '("horovod.job", "horovod")'),
     "USE_CONTAINER=0 SLIPWAY_VENV=.venv-horovod jobgen submit horovod --site mine": (
-        "tests/cluster/test_table.py",
+        "tests/cluster/test_script_matrix.py",
         '("venv", "container"), ("library", "standalone")',
     ),
-    "jobgen submit ddp-mpirun --site mine": ("tests/cluster/test_table.py", '("ddp-mpirun.job", "ddp")'),
+    "jobgen submit ddp-mpirun --site mine": ("tests/cluster/test_script_matrix.py", '("ddp-mpirun.job", "ddp")'),
     # docs/adding.md
     "jobgen render ddp --site gridengine --output jobscripts/ddp.sge": ("tests/docs/test_adding.py", '"gridengine"'),
 }
@@ -303,7 +306,7 @@ NOWHERE = {
     ".venv/bin/python -m pip install dask-jobqueue cryptography": "downloads what the tests' environment has",
     'pip install "PATH/TO/slipway[session]"': "downloads a torch; tests/wheel installs the wheel alone",
     "python bench/report.py": "writes 200 runs first; tests/unit/test_report.py tests what it calls",
-    "python bench/split_auto.py": "measures for minutes; tests/unit/test_split.py tests what it calls",
+    "python bench/split_auto.py": "measures for minutes; tests/unit/test_pipeline_stages.py tests what it calls",
     "make image VARIANT=cuda": "an hour and 20 GB: built by hand; `make prove` tests what is there",
     "make image VARIANT=cuda12": "likewise",
     "make locks": "asks an index for the newest packages, and changes the locks",

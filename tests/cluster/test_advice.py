@@ -46,7 +46,7 @@ def cable(cluster):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_bottleneck_of_a_study_is_named(cluster, tmp_path, table, cable, case):
+def test_report_advice_identifies_bottleneck_of_study(cluster, tmp_path, table, cable, case):
     """One rank, then one on each of two nodes, with the same batch size per rank."""
     flags, batch, rate, expected = CASES[case]
     shutil.copy(BOTTLENECKS, tmp_path)

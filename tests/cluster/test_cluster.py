@@ -25,7 +25,7 @@ def processes_of(folder):
     return found
 
 
-def test_a_killed_test_run_leaves_no_process_of_its_cluster(tmp_path):
+def test_killed_test_run_leaves_no_cluster_processes(tmp_path):
     program = f"""
         import sys, time
         from pathlib import Path
@@ -43,7 +43,7 @@ def test_a_killed_test_run_leaves_no_process_of_its_cluster(tmp_path):
     assert until(lambda: not processes_of(tmp_path), limit=20) is not None, processes_of(tmp_path)
 
 
-def test_a_task_of_an_array_is_requeued_by_its_own_number(cluster, tmp_path, config):
+def test_array_task_is_requeued_by_its_own_job_id(cluster, tmp_path, config):
     job = cluster.submit(
         "cpu.job",
         out=tmp_path / "x",

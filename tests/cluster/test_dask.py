@@ -137,7 +137,7 @@ def nothing_is_left(cluster, queue):
 THREADS = {"OMP_NUM_THREADS": "1"}
 
 
-def test_it_trains_as_torchrun_does_and_gives_its_nodes_back(client, config, torchrun, nothing_is_left, folder):
+def test_dask_run_matches_torchrun_and_releases_its_nodes(client, config, torchrun, nothing_is_left, folder):
     one = client("run", SLIPWAY_CONFIG=config(3), **THREADS)
     said = one.wait(0)
     nothing_is_left(40)
@@ -150,7 +150,7 @@ def test_it_trains_as_torchrun_does_and_gives_its_nodes_back(client, config, tor
 
 
 @pytest.mark.prove
-def test_a_worker_that_is_killed_ends_the_attempt_and_the_next_resumes_bitwise(client, config, torchrun, folder):
+def test_killed_dask_worker_ends_attempt_and_next_resumes_bitwise(client, config, torchrun, folder):
     flags = ("--checkpoint-interval", "5")
     one = client("run", *flags, SLIPWAY_CONFIG=config(12), **THREADS)
     one.until("epoch 3/")
@@ -163,7 +163,7 @@ def test_a_worker_that_is_killed_ends_the_attempt_and_the_next_resumes_bitwise(c
 
 
 @pytest.mark.prove
-def test_only_who_has_the_key_gets_in(client, config, cluster, folder):
+def test_dask_refuses_connections_without_key(client, config, cluster, folder):
     one = client("run", SLIPWAY_CONFIG=config(400), **THREADS)
     one.until("epoch 1/")
     files = one.folder()
@@ -207,7 +207,7 @@ def test_only_who_has_the_key_gets_in(client, config, cluster, folder):
     "killed",
     ["the process group", *(pytest.param(name, marks=pytest.mark.prove) for name in ("the script", "its Dask"))],
 )
-def test_a_client_that_is_killed_leaves_nothing(client, config, nothing_is_left, queue, table, killed, scheduler):  # noqa: PLR0917 -- fixtures
+def test_killed_client_leaves_no_jobs_or_processes(client, config, nothing_is_left, queue, table, killed, scheduler):  # noqa: PLR0917 -- fixtures
     one = client(
         "run", SLIPWAY_CONFIG=config(400), SLIPWAY_NODES="3", SLIPWAY_MIN_NODES="2", SLIPWAY_WAIT_SECONDS="5", **THREADS
     )
@@ -234,7 +234,7 @@ def kill(client, what):
 
 
 @pytest.mark.prove
-def test_too_few_nodes(client, config, nothing_is_left, queue):
+def test_dask_run_requires_minimum_nodes_after_wait(client, config, nothing_is_left, queue):
     one = client("few", SLIPWAY_CONFIG=config(3), SLIPWAY_NODES="3", SLIPWAY_WAIT_SECONDS="8", **THREADS)
     said = one.wait(75)
     assert_names(said, "error[nodes-missing]", "2 of 3 ", " 8 s ", "(SLIPWAY_WAIT_SECONDS)", "SLIPWAY_MIN_NODES")
@@ -254,7 +254,7 @@ def test_too_few_nodes(client, config, nothing_is_left, queue):
 
 
 @pytest.mark.prove
-def test_jobs_that_end_before_their_worker_connects_end_the_wait(client, config, nothing_is_left):
+def test_jobs_that_end_before_worker_connects_end_wait(client, config, nothing_is_left):
     settings = ("interface=none0",)  # no node has it
     one = client("run", settings=settings, SLIPWAY_CONFIG=config(3), SLIPWAY_WAIT_SECONDS="600", **THREADS)
     said = one.wait(78)
@@ -263,7 +263,7 @@ def test_jobs_that_end_before_their_worker_connects_end_the_wait(client, config,
 
 
 @pytest.mark.prove
-def test_the_nodes_time_is_a_time_limit(client, config, torchrun, folder, table):
+def test_time_limit_of_dask_nodes_requeues_run(client, config, torchrun, folder, table):
     settings = ("minutes=1", "save_seconds=20")
     one = client("run", settings=settings, SLIPWAY_CONFIG=config(200), **THREADS)
     said = one.wait(0, limit=800)
@@ -277,7 +277,7 @@ def test_the_nodes_time_is_a_time_limit(client, config, torchrun, folder, table)
 
 
 @pytest.mark.prove
-def test_ctrl_c_saves(client, config, nothing_is_left, folder):
+def test_ctrl_c_saves_and_releases_nodes(client, config, nothing_is_left, folder):
     one = client("run", SLIPWAY_CONFIG=config(400), **THREADS)
     one.until("epoch 1/")
     one.signal("INT", group=True)
@@ -289,7 +289,7 @@ def test_ctrl_c_saves(client, config, nothing_is_left, folder):
 
 @pytest.mark.prove
 @pytest.mark.parametrize("scheduler", ["slurm"], indirect=True)
-def test_the_client_may_be_a_small_job_itself(cluster, config, torchrun, nothing_is_left, folder):
+def test_dask_client_runs_as_small_job(cluster, config, torchrun, nothing_is_left, folder):
     (folder / "here.toml").write_text(SITE["slurm"])
     assert main(["render", "dask", "--site", str(folder / "here.toml"), "--output", str(folder / "dask.sh")]) == 0
     job = cluster.submit(
@@ -306,11 +306,11 @@ def test_the_client_may_be_a_small_job_itself(cluster, config, torchrun, nothing
     assert digest(folder / "run/checkpoints/latest") == torchrun(3)
 
 
-def test_a_script_of_ones_own_is_launched_alike(client):
+def test_user_script_is_launched_with_planned_ranks(client):
     one = client("run", SLIPWAY_SCRIPT=REPORT)
     assert seen_by_ranks(one.wait(0), ranks=4) == {(4, "ddp", False)}
 
 
-def test_ranks_are_in_the_image_and_the_client_is_not(client, image):
+def test_ranks_run_in_image_and_client_outside(client, image):
     one = client("run", SLIPWAY_SCRIPT=REPORT, **image)
     assert seen_by_ranks(one.wait(0), ranks=4) == {(4, "ddp", True)}

@@ -21,7 +21,7 @@ def detected(cluster, folder, *words, **env):
     return load(str(path), [], Site), path, said + text
 
 
-def test_slurm_tells_what_its_nodes_have(cluster, users_folder):
+def test_site_detect_drafts_slurm_site(cluster, users_folder):
     site, path, text = detected(cluster, users_folder, "-u", "SBATCH_EXPORT")
     assert (site.name, site.scheduler, site.resume) == ("test", "slurm", "requeue")
     assert (site.gpus_per_node, site.cpus_per_gpu, site.gpu_request) == (2, 8, "gpus-per-node")
@@ -34,7 +34,7 @@ def test_slurm_tells_what_its_nodes_have(cluster, users_folder):
 
 
 @pytest.mark.prove
-def test_openpbs_tells_what_its_nodes_have(cluster, openpbs, users_folder):
+def test_site_detect_drafts_openpbs_site(cluster, openpbs, users_folder):
     programs = users_folder / "bin"  # the head also has Slurm's commands
     programs.mkdir()
     for name in TOOLS:

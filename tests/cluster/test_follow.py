@@ -10,7 +10,7 @@ from support import ROOT, status
 SMALL = ["--arch", "mlp", "--no-figures"]
 
 
-def test_a_job_is_followed_from_the_queue_to_its_end(cluster, tmp_path, table):
+def test_logs_follow_reports_job_from_queue_to_end(cluster, tmp_path, table):
     held = cluster.submit("ddp.job", *SMALL, "--epochs", "6", out=tmp_path / "run", sbatch=("--hold",))
     waiting = cluster.jobgen("status", held.number)
     assert re.match(rf"job {held.number}: PENDING\b.* JobHeldUser\b", waiting)
@@ -33,7 +33,7 @@ def test_a_job_is_followed_from_the_queue_to_its_end(cluster, tmp_path, table):
     table("jobgen status: waiting, running, ended", [[line] for line in shown.splitlines()])
 
 
-def test_a_cancelled_job_has_saved(cluster, tmp_path):
+def test_cancelled_job_saves_checkpoint(cluster, tmp_path):
     job = cluster.submit("ddp.job", *SMALL, "--epochs", "400", out=tmp_path / "run")
     job.until("epoch 2/400")
     cluster.jobgen("cancel", job.number)
@@ -43,7 +43,7 @@ def test_a_cancelled_job_has_saved(cluster, tmp_path):
     assert (said["state"], said["reason"]) == ("stopped", "signal")
 
 
-def test_an_unknown_job_is_answered_in_one_line(cluster):
+def test_status_of_unknown_job_gives_one_line_error(cluster):
     said = cluster.run("bash", "-c", '"$@" 2>&1 || echo "exit code $?"', "bash", *JOBGEN, "status", "999999")
     line, code = said.splitlines()
     assert code == "exit code 78"

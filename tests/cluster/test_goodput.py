@@ -68,7 +68,7 @@ def parts(notes, ends, saves):
 
 
 @pytest.mark.prove
-def test_it_agrees_with_a_stopwatch(cluster_with_spare, tmp_path, table):
+def test_goodput_agrees_with_stopwatch_over_three_faults(cluster_with_spare, tmp_path, table):
     cluster, notes, out = cluster_with_spare, tmp_path / "notes", tmp_path / "run"
     script = rendered(tmp_path, "ddp", "example", "spares=1")
     job = cluster.submit(script, out=out, STOPWATCH=str(notes), **SETTINGS)

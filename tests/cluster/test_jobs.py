@@ -45,7 +45,7 @@ def scripts():
 
 
 @pytest.mark.parametrize(("script", "ranks", "way"), list(scripts()))
-def test_each_script_trains_the_same_weights(request, cluster, tmp_path, config, alone, table, script, ranks, way):  # noqa: PLR0917 -- fixtures
+def test_every_script_trains_reference_weights(request, cluster, tmp_path, config, alone, table, script, ranks, way):  # noqa: PLR0917 -- fixtures
     inside = request.getfixturevalue("image") if way == "container" else {}
     job = cluster.submit(script, out=tmp_path / "run", SLIPWAY_CONFIG=config(2), **inside)
     fields, distance = job.proven(tmp_path / "run", alone, ranks=ranks)
@@ -74,7 +74,7 @@ HOROVOD = {
         prove("ddp.job", HOROVOD, True, id="session-horovod-container"),
     ],
 )
-def test_a_run_at_its_time_limit_is_requeued_and_ends_as_an_uninterrupted_one(  # noqa: PLR0917 -- fixtures
+def test_run_requeued_at_time_limit_matches_uninterrupted_run(  # noqa: PLR0917 -- fixtures
     request, cluster, tmp_path, config, script, settings, container
 ):
     flags = ["--epochs", "60"] if settings else []
@@ -104,7 +104,7 @@ def files_beside_checkpoints(run: Path) -> list[Path]:
 
 
 @pytest.mark.prove
-def test_a_time_limit_too_short_is_warned_of_saved_and_requeued(cluster, tmp_path, config, table):
+def test_slurm_time_limit_signal_saves_and_requeues_run(cluster, tmp_path, config, table):
     """Slurm's own limit and its own warning, several times; takes minutes."""
     cluster.submit("ddp.job", out=tmp_path / "whole", SLIPWAY_CONFIG=config(EPOCHS_OF_MINUTES)).ends(limit=500)
     short = ("--time=2", "--signal=B:USR1@30")  # Slurm checks every 30 s, so it comes 60 to 90 s after the start
@@ -120,7 +120,7 @@ def test_a_time_limit_too_short_is_warned_of_saved_and_requeued(cluster, tmp_pat
     ("script", "requeues"),
     [("ddp.job", 0), *(prove(script, 1) for script in OVER_MPI)],
 )
-def test_a_job_is_requeued_no_more_often_than_allowed(cluster, tmp_path, config, script, requeues):
+def test_job_is_requeued_at_most_max_requeues_times(cluster, tmp_path, config, script, requeues):
     out = tmp_path / "run"
     job = cluster.submit(script, out=out, SLIPWAY_CONFIG=config(4000), SLIPWAY_MAX_REQUEUES=str(requeues))
     for attempt in range(1, requeues + 2):
@@ -151,7 +151,7 @@ OF_ANOTHER_JOB = {
     ("script", "ranks"),
     [("ddp.job", 4), ("ddp-ranks.job", 4), ("horovod-srun.job", 4), ("split.job", 2), ("gpus-per-task", 4)],
 )
-def test_the_ranks_get_the_same_from_inside_another_job(cluster_with_memory, tmp_path, table, script, ranks):
+def test_job_submitted_inside_another_job_gets_same_allocation(cluster_with_memory, tmp_path, table, script, ranks):
     if script == "gpus-per-task":
         script = str(rendered(tmp_path, "ddp-ranks", "example", "gpu_request=gpus-per-task"))
     seen = []
@@ -189,7 +189,7 @@ def ended_by_user():
 
 
 @pytest.mark.parametrize(("run", "way"), list(ended_by_user()))
-def test_a_run_ended_by_its_user_is_saved_and_not_requeued(cluster, tmp_path, config, run, way):
+def test_run_ended_by_user_saves_and_is_not_requeued(cluster, tmp_path, config, run, way):
     out, (script, settings) = tmp_path / "run", RUNS[run]
     path = script if isinstance(script, str) else rendered(tmp_path, *script)
     # a worker beside each rank of the session also gets the signals
@@ -210,7 +210,7 @@ def test_a_run_ended_by_its_user_is_saved_and_not_requeued(cluster, tmp_path, co
 
 
 @pytest.mark.prove
-def test_a_preempted_run_is_requeued_once(cluster, tmp_path, config):
+def test_preempted_run_is_requeued_once_and_resumes(cluster, tmp_path, config):
     out = tmp_path / "run"
     job = cluster.submit("ddp.job", out=out, SLIPWAY_CONFIG=config(40))
     job.until("epoch 2/40")
@@ -222,7 +222,7 @@ def test_a_preempted_run_is_requeued_once(cluster, tmp_path, config):
 
 
 @pytest.mark.prove
-def test_a_run_that_loses_a_node_is_requeued_and_continues(cluster, tmp_path, config):
+def test_run_that_loses_node_is_requeued_and_resumes(cluster, tmp_path, config):
     out = tmp_path / "run"
     job = cluster.submit("ddp.job", out=out, SLIPWAY_CONFIG=config(40))
     job.until("epoch 2/40")
@@ -236,7 +236,7 @@ def test_a_run_that_loses_a_node_is_requeued_and_continues(cluster, tmp_path, co
 
 
 @pytest.mark.prove
-def test_two_jobs_share_the_nodes(cluster, tmp_path, config):
+def test_two_jobs_share_nodes_at_same_time(cluster, tmp_path, config):
     half = ("--gpus-per-node=1", "--cpus-per-task=4")
     jobs = [
         cluster.submit("ddp.job", out=tmp_path / name, sbatch=half, SLIPWAY_CONFIG=config(10)) for name in ("a", "b")
@@ -247,7 +247,7 @@ def test_two_jobs_share_the_nodes(cluster, tmp_path, config):
 
 
 @pytest.mark.parametrize("script", ["ddp.job", pytest.param("ddp-ranks.job", marks=pytest.mark.prove)])
-def test_a_script_that_knows_nothing_of_this_project_runs_too(cluster, tmp_path, script):
+def test_plain_ddp_script_trains_with_four_ranks(cluster, tmp_path, script):
     job = cluster.submit(script, out=tmp_path / "run", SLIPWAY_SCRIPT=str(FOREIGN / "plain_ddp.py"))
     job.ends()
     assert "4 ranks, final loss 0.0000" in job.output

@@ -65,7 +65,7 @@ def whole(submit):
 @pytest.mark.prove
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("number", range(kills.JOBS))
-def test_a_job_with_kills_ends_with_the_weights_of_an_undisturbed_run(five_nodes, submit, whole, number):
+def test_job_with_kills_matches_undisturbed_run(five_nodes, submit, whole, number):
     planned, container = PLAN[number], kills.in_container(number)
     epochs = kills.epochs(planned, TIMEOUT)
     wanted = whole(epochs, container)

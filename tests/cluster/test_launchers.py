@@ -27,12 +27,12 @@ OF_SSH = "Host key verification failed"
         ("horovod-gloo", "example", ["placement=node-by-node"]),
     ],
 )
-def test_what_a_site_chooses_trains_the_same_weights(cluster, tmp_path, config, alone, spec, site, settings):  # noqa: PLR0917 -- fixtures
+def test_launcher_and_placement_of_site_train_reference_weights(cluster, tmp_path, config, alone, spec, site, settings):  # noqa: PLR0917 -- fixtures
     job = cluster.submit(rendered(tmp_path, spec, site, *settings), out=tmp_path / "run", SLIPWAY_CONFIG=config(2))
     job.proven(tmp_path / "run", alone, ranks=4)
 
 
-def test_ranks_started_by_ssh_end_with_a_killed_job(cluster, tmp_path, config):
+def test_ssh_ranks_end_when_job_is_killed(cluster, tmp_path, config):
     script = rendered(tmp_path, "ddp", "pbs", "launcher=ssh")
     job = cluster.submit(script, out=tmp_path / "run", SLIPWAY_CONFIG=config(4000))
     job.until("samples/s", times=2)
@@ -40,7 +40,7 @@ def test_ranks_started_by_ssh_end_with_a_killed_job(cluster, tmp_path, config):
     assert cluster.left_over(limit=60) == []
 
 
-def test_an_unknown_host_key_is_refused(cluster, tmp_path, config):
+def test_ssh_with_unknown_host_key_is_refused(cluster, tmp_path, config):
     known = cluster.folder / "ssh" / "ssh_known_hosts"
     text = known.read_text()
     try:
@@ -53,7 +53,7 @@ def test_an_unknown_host_key_is_refused(cluster, tmp_path, config):
     assert OF_SSH in job.output
 
 
-def test_an_ordinary_user_trains_over_mpi_in_the_image(cluster, users_image, config, alone):
+def test_unprivileged_user_trains_over_mpi_in_image(cluster, users_image, config, alone):
     home = cluster.home
     shutil.copy(config(2), home / "two.toml")
     chdir = (f"--chdir={home}",)
@@ -64,7 +64,7 @@ def test_an_ordinary_user_trains_over_mpi_in_the_image(cluster, users_image, con
     assert fields["UserId"] == "alice(20001)"
 
 
-def test_another_mpi_on_the_host_is_refused_with_the_remedy(cluster, image, tmp_path):
+def test_mpi_mismatch_between_host_and_image_is_refused(cluster, image, tmp_path):
     # the environment's own mpirun is Open MPI 5, the image's 4
     path = f"{Path(shutil.which('mpirun')).parent}:{image['PATH']}"
     job = cluster.submit("horovod.job", out=tmp_path / "run", **{**image, "PATH": path})
@@ -84,7 +84,7 @@ def test_another_mpi_on_the_host_is_refused_with_the_remedy(cluster, image, tmp_
         ("horovod.pbs", "horovod_torch.py"),
     ],
 )
-def test_a_script_that_knows_nothing_of_this_project_runs_too(cluster, tmp_path, script, name):
+def test_third_party_framework_script_trains_with_four_ranks(cluster, tmp_path, script, name):
     job = cluster.submit(script, out=tmp_path / "run", SLIPWAY_SCRIPT=str(FOREIGN / name))
     job.ends()
     assert "4 ranks, final loss 0.0000" in job.output

@@ -40,7 +40,7 @@ printf '%s' "$SLIPWAY_ARGS" >"$PBS_JOBID.arguments"
 
 
 @pytest.mark.parametrize("name", ["alice", "root"])
-def test_a_job_has_both_nodes_and_its_settings(openpbs, users_folder, name):
+def test_openpbs_job_gets_both_nodes_and_its_settings(openpbs, users_folder, name):
     script, arguments = users_folder / "job.pbs", ["--name", "it's a \"test\", isn't it?", "$HOME", "two\nlines"]
     script.write_text(NODES)
     job = openpbs.submit(script, *arguments, out=users_folder / "run", user=name)
@@ -53,7 +53,7 @@ def test_a_job_has_both_nodes_and_its_settings(openpbs, users_folder, name):
 
 @pytest.mark.parametrize("form", ["library", "standalone"])
 @pytest.mark.parametrize(("script", "backend"), CELLS)
-def test_ranks_form_the_planned_world(openpbs, user, table, script, backend, form):  # noqa: PLR0917 -- fixtures
+def test_ranks_form_planned_world_on_openpbs(openpbs, user, table, script, backend, form):  # noqa: PLR0917 -- fixtures
     settings, folder = user
     path = ROOT / "jobscripts" / script
     if form == "standalone":
@@ -73,7 +73,7 @@ def test_ranks_form_the_planned_world(openpbs, user, table, script, backend, for
     table(f"OpenPBS: {script}, BACKEND={backend}, {settings['user']}, {form}", [row])
 
 
-def test_a_time_limit_is_continued_by_the_next_job_bitwise(openpbs, user, config, table):
+def test_next_job_continues_after_time_limit_bitwise(openpbs, user, config, table):
     settings, folder = user
     shutil.copy(config(400), folder / "run.toml")
     settings = {**settings, "SLIPWAY_CONFIG": str(folder / "run.toml")}
@@ -97,7 +97,7 @@ def test_a_time_limit_is_continued_by_the_next_job_bitwise(openpbs, user, config
     table(f"OpenPBS: time limit, {settings['user']}", [[line] for line in said])
 
 
-def test_qdel_saves_and_ends_it_for_good(openpbs, user, config, cluster):
+def test_qdel_saves_and_run_is_not_requeued(openpbs, user, config, cluster):
     settings, folder = user
     shutil.copy(config(4000), folder / "run.toml")
     job = openpbs.submit("ddp.pbs", out=folder / "run", SLIPWAY_CONFIG=str(folder / "run.toml"), **settings)
@@ -110,7 +110,7 @@ def test_qdel_saves_and_ends_it_for_good(openpbs, user, config, cluster):
     assert cluster.left_over("-m trainer", limit=30) == []
 
 
-def test_an_array_task_has_a_folder_without_brackets(openpbs, users_folder, users_image):
+def test_run_folder_of_array_task_has_no_brackets(openpbs, users_folder, users_image):
     settings = {**users_image, "user": "alice", "SLIPWAY_LIB": str(LIBRARY), "SLIPWAY_OUTPUT": str(users_folder)}
     del settings["CLUSTER_AS"]
     job = openpbs.submit("ddp.pbs", out=users_folder / "x", qsub=("-J", "1-2"), SLIPWAY_SCRIPT=REPORT,

@@ -68,7 +68,7 @@ def repair(pbs, what, node):
 
 
 @pytest.mark.parametrize("number", range(len(KILLS)))
-def test_a_job_with_a_kill_ends_with_the_weights_of_an_undisturbed_run(pbs, submit, whole, number):
+def test_openpbs_job_with_kill_matches_undisturbed_run(pbs, submit, whole, number):
     kill, cluster = KILLS[number], pbs.cluster
     job, out = submit(f"job-{number}")
     assert until((out / "checkpoints" / "latest").is_symlink) is not None, job.output

@@ -26,17 +26,17 @@ def assert_refused(job, slug, value):
     ],
     ids=["an output in /proc", "no GPU"],
 )
-def test_what_is_wrong_is_answered_before_any_rank_starts(cluster, tmp_path, env, slug, value):
+def test_preflight_refuses_bad_settings_before_ranks_start(cluster, tmp_path, env, slug, value):
     assert_refused(cluster.submit("ddp.job", out=tmp_path / "run", **env), slug, value)
 
 
-def test_a_missing_image_is_answered(cluster, tmp_path, image):
+def test_missing_image_is_refused(cluster, tmp_path, image):
     job = cluster.submit("ddp.job", out=tmp_path / "run", **image | {"SLIPWAY_IMAGE": "/nowhere.sif"})
     assert_refused(job, "no-image", "/nowhere.sif")
 
 
 @pytest.mark.prove
-def test_a_script_runs_in_an_image_that_has_torch_alone(cluster, tmp_path, image):
+def test_user_script_runs_in_image_with_only_torch(cluster, tmp_path, image):
     """Like an image of NGC or PyTorch: without this project and its dependencies besides torch."""
     (tmp_path / "empty").mkdir()
     (tmp_path / "my_train.py").write_text(SCRIPT)
@@ -49,7 +49,7 @@ def test_a_script_runs_in_an_image_that_has_torch_alone(cluster, tmp_path, image
     assert "4 ranks, loss 0.0" in job.output
 
 
-def test_a_folder_that_is_not_bound_is_answered(cluster, tmp_path, image):
+def test_data_folder_not_bound_into_container_is_refused(cluster, tmp_path, image):
     with tempfile.TemporaryDirectory(dir="/srv") as data:  # Apptainer binds /tmp automatically
         (tmp_path / "mnist.toml").write_text(f'[data]\ndataset = "mnist"\ndata_dir = "{data}"\n')
         job = cluster.submit("ddp.job", out=tmp_path / "run", SLIPWAY_CONFIG=str(tmp_path / "mnist.toml"), **image)
@@ -72,7 +72,7 @@ def images(tmp_path):
     return {kind: common | {"SLIPWAY_DATA": str(tmp_path / name)} for kind, name in names.items()}
 
 
-def test_data_are_staged_on_every_node_and_removed(cluster, tmp_path, images):
+def test_data_is_staged_on_every_node_and_removed(cluster, tmp_path, images):
     found = {}
     for kind, script in (("folder", "ddp.job"), ("tar", "ddp-mpirun.job")):
         run = tmp_path / kind
@@ -85,7 +85,7 @@ def test_data_are_staged_on_every_node_and_removed(cluster, tmp_path, images):
 
 
 @pytest.mark.parametrize("stage", ["0", "1"])
-def test_a_squashfs_image_is_mounted_on_every_node(cluster, tmp_path, image, images, stage):
+def test_squashfs_data_image_is_mounted_on_every_node(cluster, tmp_path, image, images, stage):
     apptainer = Path(shutil.which("apptainer", path=image["PATH"]))
     own = apptainer.parents[1] / "libexec" / "apptainer" / "bin"
     mksquashfs = shutil.which("mksquashfs", path=f"{os.environ['PATH']}:{own}")

@@ -79,7 +79,7 @@ FOLLOWS = [command for command in ON_CLUSTER if "4711" in command]
 
 
 @pytest.mark.parametrize("command", TRAINS)
-def test_a_command_submits_what_it_says(request, place, at_login, job, command):
+def test_documented_submit_command_trains_as_described(request, place, at_login, job, command):
     env = {}
     if command == "sbatch jobscripts/ddp.job":  # only this one in the image: the others test something else
         env = request.getfixturevalue("image")
@@ -101,7 +101,7 @@ def test_a_command_submits_what_it_says(request, place, at_login, job, command):
 
 
 @pytest.mark.parametrize("command", FOLLOWS)
-def test_a_command_follows_a_job(at_login, job, command):
+def test_documented_follow_command_works_on_job(at_login, job, command):
     long = " --epochs 400 --arch mlp" if "cancel" in command else SHORT
     followed = job(at_login(f"sbatch --parsable jobscripts/ddp.job{long}"))
     followed.until("epoch 1/")
@@ -119,7 +119,7 @@ def test_a_command_follows_a_job(at_login, job, command):
 
 
 @pytest.mark.parametrize("command", ASKED)
-def test_a_look_at_the_cluster_gets_an_answer(place, at_login, command):
+def test_documented_cluster_query_prints_output(place, at_login, command):
     (place / "bin").mkdir()
     (place / "bin" / "apptainer").symlink_to("/bin/true")
     line = re.sub(r"\b[A-Z_]{4,}\b", lambda found: NAMES[found[0]], command)
@@ -127,7 +127,7 @@ def test_a_look_at_the_cluster_gets_an_answer(place, at_login, command):
 
 
 @pytest.mark.parametrize("command", [command for command in ON_NODE if "jupyter" not in command])
-def test_a_shell_on_a_node(place, at_login, command):
+def test_documented_shell_command_runs_on_node(place, at_login, command):
     """Input comes from a pipe here; tests/cluster/test_shell.py uses a terminal."""
     (place / "images").mkdir()
     (place / "bin").mkdir()
@@ -144,7 +144,7 @@ def test_a_shell_on_a_node(place, at_login, command):
     assert said.endswith(f"\non node1, {gpus} GPU, data <{data}>\n")
 
 
-def test_jupyter(cluster, place, at_login):
+def test_documented_jupyter_command_serves_python_kernel(cluster, place, at_login):
     """Jupyter from a separate folder, in the environment: it responds on the node and offers a Python kernel."""
     (command,) = [command for command in ON_NODE if "jupyter" in command]
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", ".jupyter", "jupyterlab", "ipykernel"]

@@ -26,7 +26,7 @@ def kill(cluster, node, *pattern):
     cluster.control("on", node, "pkill", "-KILL", "--oldest", *pattern)
 
 
-def test_the_death_of_a_rank_a_launcher_and_a_node_leaves_the_weights_as_they_would_be(cluster_with_spare, submit):
+def test_job_with_killed_rank_launcher_and_node_matches_undisturbed_run(cluster_with_spare, submit):
     cluster = cluster_with_spare
     job, out = submit("spares=1")
     job.until("epoch 4/")
@@ -49,7 +49,7 @@ def test_the_death_of_a_rank_a_launcher_and_a_node_leaves_the_weights_as_they_wo
     assert digest(out / "checkpoints" / "latest") == digest(whole / "checkpoints" / "latest")
 
 
-def test_a_stray_sigterm_at_the_start_of_a_requeued_job_requeues_it_again(cluster_with_spare, submit):
+def test_stray_sigterm_at_start_of_requeued_job_requeues_it_again(cluster_with_spare, submit):
     """Slurm's SIGTERM for a job that has lost a node can reach the same job after its requeue."""
     job, out = submit()
     job.until("epoch 4/")
@@ -61,7 +61,7 @@ def test_a_stray_sigterm_at_the_start_of_a_requeued_job_requeues_it_again(cluste
     assert (out / "requeues").read_text().split() == ["1", job.number]
 
 
-def test_a_restart_keeps_the_users_step_and_the_local_folders_which_scancel_removes(cluster, tmp_path, config):
+def test_restart_keeps_user_job_step_and_scratch_folders(cluster, tmp_path, config):
     def step_of_the_user():
         return cluster.processes("/sleep 290$", nodes=["node2"])  # srun makes it a path
 

@@ -10,7 +10,7 @@ from support import ROOT, status
 pytestmark = pytest.mark.prove
 
 
-def test_the_clone_may_change_and_go_and_the_nodes_be_others(cluster, tmp_path, config, table):
+def test_job_sh_resumes_run_after_clone_is_deleted(cluster, tmp_path, config, table):
     out, clone = tmp_path / "run", tmp_path / "clone"
     for name in ("jobscripts", "configs"):
         shutil.copytree(ROOT / name, clone / name)

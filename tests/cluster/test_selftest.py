@@ -10,7 +10,7 @@ from support import ROOT
 
 @pytest.mark.parametrize("backend", ["ddp", pytest.param("horovod", marks=pytest.mark.prove)])
 @pytest.mark.parametrize("way", ["venv", "container"])
-def test_healthy_nodes_have_no_fault(request, cluster, tmp_path, table, way, backend):  # noqa: PLR0917 -- fixtures
+def test_selftest_of_healthy_nodes_reports_no_fault(request, cluster, tmp_path, table, way, backend):  # noqa: PLR0917 -- fixtures
     inside = request.getfixturevalue("image") if way == "container" else {}
     job = cluster.submit("selftest.job", out=tmp_path / "run", BACKEND=backend, **inside)
     fields = job.ends()
@@ -23,7 +23,7 @@ def test_healthy_nodes_have_no_fault(request, cluster, tmp_path, table, way, bac
     table(f"selftest.job, BACKEND={backend}, {way}: {fields['RunTime']}", [[line] for line in ranks])
 
 
-def test_a_node_with_other_sources_is_named(cluster, tmp_path, table):
+def test_selftest_reports_node_with_different_sources(cluster, tmp_path, table):
     there, other = ROOT / "src" / "trainer" / "train.py", tmp_path / "train.py"
     other.write_text(f"{there.read_text()}# an older checkout\n")
     cluster.control("on", "node2", "mount", "--bind", str(other), str(there))

@@ -39,7 +39,7 @@ def shell(
 
 
 @pytest.mark.parametrize(("settings", "gpus"), [([], "1: 0\n"), (["--set", "device=cpu"], "0: ")], ids=["GPU", "CPU"])
-def test_a_command_on_a_node(cluster, tmp_path, settings, gpus):
+def test_shell_runs_command_on_node_and_returns_its_exit_code(cluster, tmp_path, settings, gpus):
     words = ("sh", "-c", 'echo "$(hostname) has $GPUS_PER_NODE: $CUDA_VISIBLE_DEVICES"; echo "$OUT"; exit 7')
     said = shell(cluster, tmp_path, *settings, "--", *words, OUT="of the user")
     assert f"\nnode1 has {gpus}" in said
@@ -47,7 +47,7 @@ def test_a_command_on_a_node(cluster, tmp_path, settings, gpus):
     assert said.endswith("ended with 7\n")
 
 
-def test_an_interactive_shell_trains_and_starts_steps_of_its_own(cluster, tmp_path, config):
+def test_interactive_shell_trains_and_starts_job_steps(cluster, tmp_path, config):
     train = f"torchrun --standalone --local-addr=127.0.0.1 --nproc-per-node=2 -m trainer {config(1)} --device cpu"
     typed = f"{train} --output-dir run\necho here: $(srun --overlap hostname </dev/null) $((40 + 2))\nexit 5\n"
     said = shell(cluster, tmp_path, typed=typed, OMP_NUM_THREADS="1")
@@ -56,7 +56,7 @@ def test_an_interactive_shell_trains_and_starts_steps_of_its_own(cluster, tmp_pa
     assert said.endswith("ended with 5\n"), said
 
 
-def test_the_image_has_the_binds_of_a_job(cluster, tmp_path, image):
+def test_shell_in_image_has_binds_of_job(cluster, tmp_path, image):
     data = tmp_path / "my data, so: named"
     data.mkdir()
     (data / "file").touch()
@@ -67,7 +67,7 @@ def test_the_image_has_the_binds_of_a_job(cluster, tmp_path, image):
 
 @pytest.mark.prove
 @pytest.mark.usefixtures("openpbs")
-def test_a_shell_of_openpbs(cluster):
+def test_shell_on_openpbs_runs_command_and_terminal(cluster):
     folder = cluster.folder / "shell"
     folder.mkdir()
     env = {"PATH": f"/opt/pbs/bin:{os.environ['PATH']}"}

@@ -27,10 +27,10 @@ def submit(cluster: Cluster, *words: str, out: Path, **env: str) -> Job:
     return cluster.job(cluster.run(*command, **env).split()[-1], log)
 
 
-class TestEnvironmentThatIsNotHandedOn:
+class TestEnvironmentNotExported:
     """SBATCH_EXPORT=NONE, which many HPC centers recommend."""
 
-    def test_jobgen_writes_the_settings_into_the_script(self, cluster, tmp_path, config):
+    def test_jobgen_submit_writes_settings_into_script(self, cluster, tmp_path, config):
         run = submit(
             cluster, "ddp", out=tmp_path / "run", SBATCH_EXPORT="NONE", SLIPWAY_CONFIG=config(1), SLIPWAY_STAGE="1"
         )
@@ -41,7 +41,7 @@ class TestEnvironmentThatIsNotHandedOn:
         cluster.resubmit(tmp_path / "run", folder=tmp_path, SBATCH_EXPORT="NONE").ends()
 
     @pytest.mark.prove
-    def test_a_path_of_the_site_brings_the_container_runtime(self, cluster, tmp_path, config, image):
+    def test_site_path_provides_container_runtime(self, cluster, tmp_path, config, image):
         folder = Path(shutil.which("apptainer", path=image["PATH"])).parent
         env = {**image, "SLIPWAY_CONFIG": config(1), "SBATCH_EXPORT": "NONE"}
         without = submit(cluster, "ddp", out=tmp_path / "none", **env)
@@ -51,7 +51,7 @@ class TestEnvironmentThatIsNotHandedOn:
         words = ("--set", f'path=["{folder}"]', "--set", f'env.APPTAINER_BIND="{image["APPTAINER_BIND"]}"')
         submit(cluster, "ddp", *words, out=tmp_path / "run", **env).ends()
 
-    def test_a_committed_script_says_that_they_have_not_come(self, cluster, tmp_path):
+    def test_committed_script_warns_that_environment_is_missing(self, cluster, tmp_path):
         job = cluster.submit("ddp.job", out=tmp_path / "run", SBATCH_EXPORT="NONE")
         job.ends(ExitCode="78:0")
         assert_warning(job.output, "environment-left", "--export=NONE", "SBATCH_EXPORT", "--export=ALL")
@@ -65,7 +65,7 @@ class TestEnvironmentThatIsNotHandedOn:
         (("--set", "gpu_request=gres", "--set", "ranks_per_node=1"), 2),
     ],
 )
-def test_gpus_as_the_site_requests_them(cluster, tmp_path, config, settings, ranks):
+def test_one_rank_per_gpu_for_each_gpu_request_option(cluster, tmp_path, config, settings, ranks):
     """One rank for each allocated GPU, whichever option requested it."""
     job = submit(cluster, "ddp", *settings, out=tmp_path / "run", SLIPWAY_CONFIG=config(1))
     job.ends()
@@ -82,7 +82,7 @@ class TestSalloc:
         allocation = ("salloc", "--quiet", "--nodes=2", "--gpus-per-node=2", "--cpus-per-task=4", "--partition=gpu")
         return cluster.run(*allocation, "bash", "-c", shell, "-", str(ROOT), *words, **env)
 
-    def test_a_script_trains_there_twice(self, cluster, tmp_path, config):
+    def test_script_trains_twice_in_one_allocation(self, cluster, tmp_path, config):
         words = "bash jobscripts/ddp.job --epochs 1 && sleep 1 && bash jobscripts/ddp.job --epochs 2"
         said = self.run(cluster, tmp_path, "bash", "-c", words, SLIPWAY_CONFIG=config(2), SLIPWAY_DEVICE="cpu")
         assert said.endswith("ended with 0\n"), said
@@ -91,7 +91,7 @@ class TestSalloc:
 
     @pytest.mark.prove
     @pytest.mark.parametrize("backend", ["ddp", "horovod"])
-    def test_at_a_terminal(self, cluster, tmp_path, config, backend):
+    def test_job_steps_leave_terminal_input_unread(self, cluster, tmp_path, config, backend):
         """No job step reads the terminal's input or stops for it: the line remains for the next program."""
         line = 'BACKEND=$0 bash jobscripts/ddp.job; echo "ended with $?"; read -r line; echo "then $line"'
         words = shlex.join(["bash", "-c", line, backend])
@@ -104,7 +104,7 @@ class TestSalloc:
         assert "ended with 0" in said
         assert "then typed" in said
 
-    def test_a_time_limit_within_it_requeues_nothing(self, cluster, tmp_path, config):
+    def test_time_limit_in_allocation_does_not_requeue(self, cluster, tmp_path, config):
         signal = "(until grep -q . RUN/metrics.jsonl; do sleep 0.2; done; kill -USR1 $(cat pid)) & echo $$ >pid; "
         words = f"cd {tmp_path}; {signal.replace('RUN', 'ddp-*')} exec bash {ROOT}/jobscripts/ddp.job"
         env = {"SLIPWAY_CONFIG": config(4000), "SLIPWAY_LIB": str(ROOT / "jobscripts" / "lib")}
@@ -113,7 +113,7 @@ class TestSalloc:
         assert re.search(r"stopped at step \d+ .*: sbatch --nodes=2 ", said), said
         assert said.endswith("ended with 75\n"), said
 
-    def test_outside_of_an_allocation_the_script_is_refused(self):
+    def test_script_outside_allocation_is_refused(self):
         done = subprocess.run(
             ["bash", ROOT / "jobscripts" / "ddp.job"],
             env={"PATH": os.environ["PATH"]},
@@ -135,7 +135,7 @@ prepend-path PYTHONPATH {packages}
 
 @pytest.mark.prove
 @pytest.mark.skipif(not INIT.exists(), reason="no Environment Modules: apt-get install environment-modules")
-class TestPythonOfModules:
+class TestPythonFromModules:
     """PyTorch as EasyBuild and Spack install it: on PATH and PYTHONPATH, by a module."""
 
     @pytest.fixture
@@ -159,14 +159,14 @@ class TestPythonOfModules:
         }
 
     @pytest.mark.parametrize("purge", ["true", "false"])
-    def test_the_trainer_runs_with_the_modules_of_the_site(self, cluster, tmp_path, config, modules, purge):
+    def test_trainer_runs_with_site_modules(self, cluster, tmp_path, config, modules, purge):
         settings = ("container=none", 'modules=["PyTorch/1.0"]', f"purge_modules={purge}")
         words = [word for setting in settings for word in ("--set", setting)]
         submit(cluster, "ddp", *words, out=tmp_path / "run", SLIPWAY_CONFIG=config(1), **modules).ends()
 
 
 @pytest.mark.prove
-class TestOneImageForAll:
+class TestSharedImage:
     """A read-only image and a site file in a folder of the center; root and alice, each with a clone."""
 
     @pytest.fixture
@@ -188,7 +188,7 @@ class TestOneImageForAll:
         subprocess.check_call(["chown", "--recursive", f"{owner}:{owner}", folder])
         return folder
 
-    def test_two_users_train_and_the_folder_of_the_centre_stays_as_it_is(  # noqa: PLR0917 -- fixtures
+    def test_two_users_train_and_shared_folder_is_unchanged(  # noqa: PLR0917 -- fixtures
         self, cluster, users_folder, users_image, image, centre, monkeypatch
     ):
         monkeypatch.setenv("SLIPWAY_SITES", str(centre / "sites"))

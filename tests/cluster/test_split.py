@@ -34,7 +34,7 @@ def taken(output):
 
 @pytest.mark.parametrize("way", ["venv", pytest.param("container", marks=pytest.mark.prove)])
 @pytest.mark.parametrize(("site", "settings", "bound"), PLACES)
-def test_each_rank_takes_gpus_of_its_own(request, cluster_of_four, tmp_path, table, site, settings, bound, way):  # noqa: PLR0917 -- fixtures
+def test_each_rank_takes_separate_gpus(request, cluster_of_four, tmp_path, table, site, settings, bound, way):  # noqa: PLR0917 -- fixtures
     inside = request.getfixturevalue("image") if way == "container" else {}
     script = rendered(tmp_path, "split", site, *settings) if settings else "split.job"
     gpus = {"CUDA_VISIBLE_DEVICES": ",".join(ALL)} if site == "pbs" else {}  # the PBS emulation does not set it
@@ -63,7 +63,7 @@ def test_each_rank_takes_gpus_of_its_own(request, cluster_of_four, tmp_path, tab
 
 
 @pytest.mark.parametrize("bound", [False, True])
-def test_gpus_that_no_rank_gets_are_told(cluster_of_four, tmp_path, bound):
+def test_idle_gpus_are_reported(cluster_of_four, tmp_path, bound):
     settings = ["placement=per-rank", f"bind_gpus={str(bound).lower()}"]
     job = cluster_of_four.submit(
         rendered(tmp_path, "split", "example", *settings),
@@ -77,7 +77,7 @@ def test_gpus_that_no_rank_gets_are_told(cluster_of_four, tmp_path, bound):
     assert [row["takes"] for row in taken(job.output)] == [ALL[:2]] * 2
 
 
-def test_too_few_gpus_are_told_before_anything_starts(cluster_of_four, tmp_path):
+def test_too_few_gpus_are_refused_before_ranks_start(cluster_of_four, tmp_path):
     job = cluster_of_four.submit(
         "split.job", out=tmp_path / "run", sbatch=("--gpus-per-node=1",), SLIPWAY_DEVICE="auto"
     )
@@ -91,7 +91,7 @@ def test_too_few_gpus_are_told_before_anything_starts(cluster_of_four, tmp_path)
     [[], pytest.param(["gpus_per_node=4", NODE_BY_NODE], marks=pytest.mark.prove)],
     ids=["split.job", "node-by-node"],
 )
-def test_two_replicas_of_two_stages_on_each_node_train(request, cluster_of_four, tmp_path, settings, way):
+def test_two_replicas_of_two_stages_train_on_each_node(request, cluster_of_four, tmp_path, settings, way):
     inside = request.getfixturevalue("image") if way == "container" else {}
     script = rendered(tmp_path, "split", "example", *settings) if settings else "split.job"
     job = cluster_of_four.submit(script, out=tmp_path / "run", sbatch=() if settings else FOUR, **inside)
@@ -113,7 +113,7 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("settings", [[], ["launcher=ssh"]], ids=["srun", "ssh"])
-def test_a_node_that_fails_ends_the_others(cluster, tmp_path, settings):
+def test_failed_node_ends_other_nodes_in_node_by_node_placement(cluster, tmp_path, settings):
     (tmp_path / "fails.py").write_text(FAILS)
     script = rendered(tmp_path, "ddp", "example", NODE_BY_NODE, *settings)
     job = cluster.submit(script, out=tmp_path / "run", SLIPWAY_SCRIPT=str(tmp_path / "fails.py"))
@@ -122,7 +122,7 @@ def test_a_node_that_fails_ends_the_others(cluster, tmp_path, settings):
 
 
 @pytest.mark.prove  # takes a minute; test_jobs.py tests the same with srun
-def test_nodes_started_one_by_one_go_on_after_a_time_limit(cluster, tmp_path, config):
+def test_node_by_node_job_resumes_after_time_limit(cluster, tmp_path, config):
     script = rendered(tmp_path, "ddp", "example", NODE_BY_NODE)
     job = cluster.submit(script, out=tmp_path / "run", SLIPWAY_CONFIG=config(40))
     job.until("epoch 2/40")

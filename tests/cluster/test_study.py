@@ -19,7 +19,7 @@ NAMES = [f"nodes{nodes}-ranks{ranks}-cpus{cpus}" for nodes, ranks in ((1, 1), (1
 
 @pytest.mark.prove
 @pytest.mark.timeout(2000)
-def test_a_study_is_submitted_followed_run_again_and_reported(cluster, tmp_path, table):
+def test_study_reruns_failed_points_and_is_reported(cluster, tmp_path, table):
     """Six points: one is ended by its time limit, at a site that requeues none, and one finds a file as its folder."""
     study, wrong, limited = tmp_path / "study", NAMES[3], NAMES[4]
 

@@ -91,7 +91,7 @@ REQUEUE = {
 
 @pytest.mark.prove
 @pytest.mark.parametrize("scheduler", REQUEUE)
-def test_a_sweep_of_twelve_two_at_a_time(request, scheduler, table):
+def test_sweep_runs_two_trials_at_once_and_reruns_failed_trial(request, scheduler, table):
     """One task is requeued, and one finds a file where its run folder belongs."""
     sweeps = request.getfixturevalue(scheduler)
     folder, words, trains = sweeps.sweep, [*AXES, "--at-once", "2"], ["--epochs", "20"]
@@ -131,7 +131,7 @@ def undisturbed(sweeps, values, *, seed, trains):
     assert until((whole / "verdict.1").exists, limit=200) is not None, sweeps.jobgen("status", str(whole))
 
 
-def test_the_best_trials_continue_in_their_run_folders(sweeps, table):
+def test_best_trials_continue_in_their_run_folders(sweeps, table):
     """Successive halving over three rungs; the winner equals an uninterrupted run."""
     words = ["--set", "optim.lr=0.1,0.01,0.001,0.0001", "--rungs", "1,2,4", "--keep", "2"]
     shown = []
@@ -160,7 +160,7 @@ def pbs_sweeps(openpbs, users_folder):
 
 @pytest.mark.prove
 @pytest.mark.parametrize("resume", ["chain", "requeue"])
-def test_a_time_limit_continues_one_task_of_an_array(pbs_sweeps, openpbs, table, resume):
+def test_array_task_continues_after_its_time_limit(pbs_sweeps, openpbs, table, resume):
     """Its job's time is 190 s, of which 140 s are kept for an answer of the server and the last save."""
     openpbs.run("qmgr", "-c", "set server operators = root@*", user="root")  # on any node; operators may use qrerun
     sweeps, folder = pbs_sweeps, pbs_sweeps.sweep

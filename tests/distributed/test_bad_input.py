@@ -1,4 +1,4 @@
-"""A user's mistake gives a one-line error: what, where, what to do. tests/unit/test_cli.py tests flags and files."""
+"""A user's mistake gives a one-line error: what, where, what to do. test_config_cli.py tests flags and files."""
 
 import pytest
 
@@ -31,7 +31,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_one_line_says_what_is_wrong(case, tmp_path, table):
+def test_bad_input_gives_one_line_error_and_exit_code_78(case, tmp_path, table):
     flags, slug, values = CASES[case]
     (tmp_path / "bad.toml").write_text('[launch]\nnproc_per_node = "all"')
     (tmp_path / "bad.safetensors").write_text("not tensors")
@@ -47,7 +47,7 @@ def test_one_line_says_what_is_wrong(case, tmp_path, table):
 
 @pytest.mark.horovod
 @pytest.mark.parametrize("backend", ["single", "horovod"])
-def test_copies_of_rank_0_of_1_are_refused(backend, tmp_path):
+def test_separate_worlds_of_one_rank_are_refused(backend, tmp_path):
     """mpirun over another MPI library starts N worlds of one rank; each would train alone and exit with 0."""
     words = [*TRAINER, "--backend", backend, "--output-dir", str(tmp_path / "run")]
     said = output_of(words, tmp_path / "log", code=78, TRAINER_WORLD_SIZE="2")
@@ -62,7 +62,7 @@ def test_copies_of_rank_0_of_1_are_refused(backend, tmp_path):
         (["--nproc-per-node", "2"], "SLURM_STEP_NUM_TASKS", "nested-launch"),
     ],
 )
-def test_copies_that_a_launcher_started_without_naming_them_are_refused(flags, name, slug, tmp_path):
+def test_processes_started_without_rank_variables_are_refused(flags, name, slug, tmp_path):
     words = [*TRAINER, *flags, "--output-dir", str(tmp_path / "run")]
     assert_error(output_of(words, tmp_path / "log", code=78, **{name: "2"}), slug, name)
     assert not (tmp_path / "run").exists()
@@ -77,7 +77,7 @@ def test_copies_that_a_launcher_started_without_naming_them_are_refused(flags, n
         ("forked", 2, ["--sync-bn", "--device", "cpu"], "no-gpu"),
     ],
 )
-def test_the_verdict_says_that_another_attempt_cannot_help(launcher, ranks, flags, slug, tmp_path):
+def test_verdict_of_configuration_error_is_failed_with_slug(launcher, ranks, flags, slug, tmp_path):
     out = tmp_path / "run"
     out.mkdir()
     words = [*launch_words(launcher, ranks), *flags, "--output-dir", str(out)]
@@ -88,6 +88,6 @@ def test_the_verdict_says_that_another_attempt_cannot_help(launcher, ranks, flag
     assert f"error[{slug}]: {line.removeprefix(begin)}" in said
 
 
-def test_rank_0_reports_the_error_of_all_ranks(tmp_path):
+def test_error_of_all_ranks_is_reported_once(tmp_path):
     words = [*launch_words("forked", 2), "--resume", "nowhere", "--output-dir", str(tmp_path / "run")]
     assert slugs(output_of(words, tmp_path / "log", code=78)) == ["no-checkpoint"]

@@ -13,7 +13,7 @@ TOLERANCE = 1e-4
 FLAGS = ["--compile", "--arch", "mlp", "--epochs", "2", "--no-figures", "--amp", "none"]
 
 
-def test_a_resumed_run_uses_what_the_run_folder_keeps(tmp_path):
+def test_resumed_run_reuses_compiled_kernels_of_run_folder(tmp_path):
     compiler = tmp_path / "compiler"
     compiler.write_text(f'#!/bin/sh\necho "$*" >>"{tmp_path}/$COMPILED_BY.calls"\nexec c++ "$@"\n')
     compiler.chmod(0o755)
@@ -40,7 +40,7 @@ def test_a_resumed_run_uses_what_the_run_folder_keeps(tmp_path):
 
 
 @pytest.mark.parametrize(("arch", "compiles"), [("mlp", True), ("opted_out:Model", False)])
-def test_a_model_of_which_nothing_is_compiled_is_told_of(arch, compiles, tmp_path):
+def test_warning_if_nothing_of_model_is_compiled(arch, compiles, tmp_path):
     (tmp_path / "opted_out.py").write_text(
         "import torch\n\n\n"
         "class Model(torch.nn.Linear):\n"
@@ -55,7 +55,7 @@ def test_a_model_of_which_nothing_is_compiled_is_told_of(arch, compiles, tmp_pat
     assert ("nothing-compiled" in slugs(said)) != compiles
 
 
-def test_without_a_compiler_nothing_begins(tmp_path):
+def test_compile_without_compiler_is_refused_before_training(tmp_path):
     flags = ["--compile", "--arch", "mlp", "--max-steps", "2", "--no-figures"]
     said = train("spawn", 2, tmp_path / "run", *flags, code=78, imports=True, CXX="no-such-compiler")
     assert_error(said, "no-compiler", "--compile", "'no-such-compiler'", socket.gethostname())

@@ -57,14 +57,14 @@ def small_mnist(folder):
     return resources
 
 
-def test_a_dry_run_fetches_the_set_for_trainings_without_a_network(tmp_path):
+def test_dry_run_downloads_dataset_for_later_offline_training(tmp_path):
     resources = small_mnist(tmp_path / "mirror")
     assert "dry run: " in fetch(resources, tmp_path / "mirror", tmp_path / "data", tmp_path / "log")
     flags = ["--dataset", "mnist", "--data-dir", str(tmp_path / "data"), "--max-steps", "1", "--no-figures"]
     assert "20 validation samples" in train("single", 1, tmp_path / "run", *flags)  # without --download
 
 
-def test_a_file_that_is_damaged_in_transfer_is_refused(tmp_path):
+def test_download_with_wrong_checksum_is_refused(tmp_path):
     resources = small_mnist(tmp_path / "mirror")
     (tmp_path / "mirror" / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(b"damaged"))
     said = fetch(resources, tmp_path / "mirror", tmp_path / "data", tmp_path / "log", code=78)

@@ -42,7 +42,7 @@ def runs(tmp_path_factory):
 @pytest.mark.core
 @pytest.mark.horovod
 @pytest.mark.parametrize("dtype", LIMITS)
-def test_weights_after_20_steps_agree_between_all_worlds(dtype, runs, table):
+def test_weights_after_20_steps_agree_between_all_backends_and_world_sizes(dtype, runs, table):
     expected = weights(runs / dtype / "single-1" / "checkpoints" / "latest")
     differences = {}
     for run in sorted((runs / dtype).glob("*-*/")):
@@ -58,7 +58,7 @@ def test_weights_after_20_steps_agree_between_all_worlds(dtype, runs, table):
 
 
 @pytest.mark.core
-def test_a_bare_torch_loop_gives_the_same_weights(tmp_path):
+def test_trainer_gives_weights_of_plain_torch_loop(tmp_path):
     """Compare the trainer with twenty lines of plain torch on the same batches."""
     flags = ["--arch", "mlp", "--optimizer", "sgd", "--momentum", "0.9", "--lr", "0.05", "--schedule", "constant"]
     flags += ["--warmup-epochs", "0", "--weight-decay", "0.001", "--batch-size", "479", "--dtype", "float64"]
@@ -81,7 +81,7 @@ def test_a_bare_torch_loop_gives_the_same_weights(tmp_path):
 
 
 @pytest.mark.parametrize("launcher", ["spawn", pytest.param("horovodrun", marks=pytest.mark.horovod)])
-def test_all_ranks_begin_with_the_weights_of_rank_0(launcher, tmp_path):
+def test_all_ranks_start_with_weights_of_rank_0(launcher, tmp_path):
     flags = ["--arch", "rank_model:build", "--max-steps", "10", "--dtype", "float64", "--no-figures"]
     runs = [tmp_path / "one", tmp_path / "two"]
     for ranks, run in enumerate(runs, start=1):

@@ -79,7 +79,7 @@ def runs(tmp_path_factory):
     ],
     ids=lambda way: "{}-{}-{}".format(*way),
 )
-def test_it_finds_what_the_run_found(runs, way, tmp_path, table):
+def test_evaluate_reproduces_results_of_run_on_any_ranks(runs, way, tmp_path, table):
     trained, ranks, launcher = way
     run = runs[trained]
     before = tree(run)
@@ -96,7 +96,7 @@ def test_it_finds_what_the_run_found(runs, way, tmp_path, table):
     )
 
 
-def test_the_best_and_the_weights_themselves(runs, tmp_path):
+def test_evaluate_best_checkpoint_and_unaveraged_weights(runs, tmp_path):
     for name, words in {"best": ["--best"], "weights": ["--no-average"], "again": []}.items():
         evaluate("single", 1, runs[1], *words, "--output", tmp_path / name, log=tmp_path / "log")
     best = (runs[1] / "checkpoints" / "best").resolve().name
@@ -104,14 +104,14 @@ def test_the_best_and_the_weights_themselves(runs, tmp_path):
     assert found(tmp_path / "weights")[0]["loss"] != found(tmp_path / "again")[0]["loss"]
 
 
-def test_a_model_in_stages_is_evaluated_whole(tmp_path):
+def test_model_split_into_stages_is_evaluated_as_whole(tmp_path):
     run = tmp_path / "run"
     train("single", 1, run, "--no-figures", "--split", "conv2", "--grad-accum-steps", "4", "--epochs", "1")
     evaluate("single", 1, run, "--output", tmp_path / "out", log=tmp_path / "log")
     assert_same(run, tmp_path / "out", exact=False)
 
 
-def test_a_read_only_run_folder(runs, tmp_path):
+def test_evaluate_read_only_run_folder(runs, tmp_path):
     if INSIDE:
         pytest.skip("a mount namespace outside of the image")
     script = 'mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" && ! touch "$1/x" 2>/dev/null && shift && "$@"'
@@ -121,7 +121,7 @@ def test_a_read_only_run_folder(runs, tmp_path):
     assert_same(runs[1], tmp_path / "out", exact=True)
 
 
-def test_a_run_continues_while_it_is_evaluated(tmp_path):
+def test_run_continues_training_while_it_is_evaluated(tmp_path):
     run = tmp_path / "run"
     flags = ["--epochs", "10000", "--checkpoint-interval", "5", "--keep", "1", "--no-figures"]
     with training("single", 1, run, *flags) as launch:
@@ -138,7 +138,7 @@ def test_a_run_continues_while_it_is_evaluated(tmp_path):
     assert status(run)["state"] == "stopped"
 
 
-def test_a_copied_checkpoint_is_evaluated_by_the_configuration_that_is_named(runs, tmp_path):
+def test_copied_checkpoint_is_evaluated_with_given_config(runs, tmp_path):
     copy = shutil.copytree(runs[1] / "checkpoints" / "latest", tmp_path / "copy")
     words = [copy, "--config", runs[1] / "config.toml", "--output", tmp_path / "out"]
     evaluate("single", 1, *words, log=tmp_path / "log")
@@ -161,7 +161,7 @@ def photos(tmp_path_factory):
     return folder
 
 
-def test_data_that_have_moved(photos, tmp_path):
+def test_evaluate_with_moved_data_folder(photos, tmp_path):
     shutil.copytree(photos / "data", tmp_path / "moved")
     words = [photos / "run", "--data-dir", tmp_path / "moved", "--workers", "1", "--output", tmp_path / "out"]
     evaluate("spawn", 2, *words, log=tmp_path / "log")
@@ -192,7 +192,7 @@ def bad(photos):
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_answered_in_one_line(bad, case, tmp_path, table):
+def test_bad_input_gives_one_line_error_and_leaves_run_unchanged(bad, case, tmp_path, table):
     words, slug, values = BAD[case]
     before = tree(bad / "run")
     words = [str(bad / word) if os.path.lexists(bad / word.partition("/")[0]) else word for word in words]

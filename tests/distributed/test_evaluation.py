@@ -5,7 +5,7 @@ from support import train, train_many
 FLAGS = ["--epochs", "2", "--val-fraction", "0.2031", "--val-batch-size", "50", "--no-figures"]
 
 
-def test_one_two_and_three_ranks_count_the_same(tmp_path, table):
+def test_confusion_matrix_is_same_on_one_two_and_three_ranks(tmp_path, table):
     begun = tmp_path / "begun"
     train_many("single", 1, {begun: FLAGS, tmp_path / "1": [*FLAGS, "--resume", str(begun)]}, tmp_path / "log")
     tables = {}

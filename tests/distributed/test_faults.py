@@ -55,7 +55,7 @@ LONG = ["--epochs", "100000", "--log-interval", "1", "--no-figures"]
         pytest.param("mpirun", 0, marks=pytest.mark.prove),
     ],
 )
-def test_a_dead_rank_ends_the_others_within_seconds(launcher, victim, tmp_path, table):
+def test_killed_rank_ends_all_other_ranks(launcher, victim, tmp_path, table):
     out = tmp_path / "run"
     with training(launcher, 2, out, *LONG) as launch:
         launch.until(lambda: last_step(out) >= 5, "step 5")
@@ -71,7 +71,7 @@ def test_a_dead_rank_ends_the_others_within_seconds(launcher, victim, tmp_path, 
 
 
 @pytest.mark.parametrize(("launcher", "ranks"), [("single", 1), ("forked", 2)])
-def test_a_diverging_run_stops_and_keeps_the_last_good_checkpoint(launcher, ranks, tmp_path):
+def test_diverging_run_fails_and_keeps_last_good_checkpoint(launcher, ranks, tmp_path):
     out = tmp_path / "run"
     good = ["--arch", "mlp", "--optimizer", "sgd", "--schedule", "constant", "--no-figures"]
     train(launcher, ranks, out, *good, "--epochs", "1")
@@ -84,7 +84,7 @@ def test_a_diverging_run_stops_and_keeps_the_last_good_checkpoint(launcher, rank
     train(launcher, ranks, out, *good, "--epochs", "2", "--resume", "auto")
 
 
-def test_two_runs_never_share_a_folder(tmp_path):
+def test_second_run_in_used_folder_is_refused(tmp_path):
     out = tmp_path / "run"
     with training("single", 1, out, *LONG) as first:
         first.until(lambda: last_step(out) >= 5, "step 5")
@@ -104,7 +104,7 @@ def trained_on(disk, options, *flags, prepare=":", log):
     return output_of([*unshared("mount"), "sh", "-c", script], log)
 
 
-def test_a_full_disk_ends_the_run_with_the_last_checkpoint_that_fits(tmp_path):
+def test_full_disk_ends_run_and_keeps_last_checkpoint(tmp_path):
     said = trained_on(tmp_path / "disk", "size=1m", "--epochs", "3", log=tmp_path / "log")
     assert "exit 1\nfailed 23 not-saved: " in said
     assert_error(said, "not-saved", os.strerror(errno.ENOSPC), "step_00000023")
@@ -120,7 +120,7 @@ def test_a_full_disk_ends_the_run_with_the_last_checkpoint_that_fits(tmp_path):
     ],
     ids=["full", "no inodes", "too few inodes", "too small"],
 )
-def test_a_disk_without_room_for_a_checkpoint_is_reported_in_one_line(tmp_path, options, fill, code, allowed):
+def test_disk_too_small_for_checkpoint_gives_one_line_error(tmp_path, options, fill, code, allowed):
     disk = tmp_path / "disk"
     prepare = f"dd if=/dev/zero of={disk}/fill bs=1k 2>/dev/null" if fill else ":"
     said = trained_on(disk, options, "--epochs", "1", prepare=prepare, log=tmp_path / "log")
@@ -134,7 +134,7 @@ def test_a_disk_without_room_for_a_checkpoint_is_reported_in_one_line(tmp_path, 
     assert "step_" not in last  # no checkpoint exists
 
 
-def test_a_run_folder_that_becomes_read_only_ends_the_run_with_an_error_in_one_line(tmp_path):
+def test_run_folder_turned_read_only_gives_one_line_error(tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
     out = disk / "run"
@@ -154,7 +154,7 @@ def test_a_run_folder_that_becomes_read_only_ends_the_run_with_an_error_in_one_l
 
 @pytest.mark.prove
 @pytest.mark.timeout(1800)
-def test_short_runs_of_four_ranks_end_with_0_each_time(tmp_path, table):
+def test_forty_short_runs_of_four_ranks_exit_with_0(tmp_path, table):
     """Gloo ranks of torch 2.13 sometimes abort at exit if their group is not destroyed carefully."""
     runs = 40
     for number in range(runs):
@@ -162,7 +162,7 @@ def test_short_runs_of_four_ranks_end_with_0_each_time(tmp_path, table):
     table("short ddp runs of 4 ranks", [(f"{runs} of {runs} with exit code 0",)])
 
 
-def test_torchrun_restarts_ranks_that_were_killed(tmp_path, table):
+def test_torchrun_restarts_killed_ranks_and_run_resumes(tmp_path, table):
     out = tmp_path / "run"
     words = [*launch_words("torchrun", 2), str(DIGITS), "--output-dir", str(out), *LONG, "--resume", "auto"]
     words.insert(words.index("-m"), "--max-restarts=3")
@@ -182,7 +182,7 @@ def test_torchrun_restarts_ranks_that_were_killed(tmp_path, table):
     table("torchrun --max-restarts=3", rows)
 
 
-def test_ranks_whose_torchrun_is_killed_save_and_end(tmp_path, table):
+def test_ranks_save_and_end_if_torchrun_is_killed(tmp_path, table):
     out = tmp_path / "run"
     with training("torchrun", 2, out, *LONG) as launch:
         launch.until(lambda: last_step(out) >= 5, "step 5")
@@ -196,7 +196,7 @@ def test_ranks_whose_torchrun_is_killed_save_and_end(tmp_path, table):
     table("torchrun killed by SIGKILL", [(f"its ranks have saved step {ended['step']}", f"after {seconds:.1f} s")])
 
 
-def test_another_torchrun_replaces_a_killed_one(tmp_path, table):
+def test_new_torchrun_replaces_killed_one(tmp_path, table):
     out, port = tmp_path / "run", free_port()
     rendezvous = ["--rdzv-backend=c10d", "--rdzv-id=1", f"--rdzv-endpoint=127.0.0.1:{port}"]
 
@@ -227,7 +227,7 @@ HEARS_HANGUP = ["env", "--default-signal=HUP"]
 """Words before a command, in case the tests themselves run under nohup."""
 
 
-def test_nohup_keeps_a_run_from_sighup(tmp_path):
+def test_run_under_nohup_ignores_sighup(tmp_path):
     out = tmp_path / "run"
     with started(["nohup", *TRAINER, str(DIGITS), "--output-dir", str(out), *LONG], tmp_path / "log") as launch:
         launch.until(lambda: last_step(out) >= 5, "step 5")
@@ -240,7 +240,7 @@ def test_nohup_keeps_a_run_from_sighup(tmp_path):
 
 
 @pytest.mark.parametrize("moment", ["training", "joining"])
-def test_a_run_whose_terminal_is_closed_saves_and_ends(tmp_path, moment):
+def test_run_stops_cleanly_if_terminal_is_closed(tmp_path, moment):
     """The program can no longer print, and must not wait for it."""
     out = tmp_path / "run"
     words = [*HEARS_HANGUP, *TRAINER, str(DIGITS), "--output-dir", str(out), *LONG]
@@ -277,7 +277,7 @@ def maps(pid):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
-def test_a_signal_ends_a_rank_that_waits_for_the_others(tmp_path, number):
+def test_signal_ends_rank_that_waits_for_other_ranks(tmp_path, number):
     out = tmp_path / "run"
     port = free_port()
     words = [*TRAINER, str(DIGITS), "--output-dir", str(out), "--backend", "ddp"]
@@ -312,7 +312,7 @@ RANK_0_OF_HOROVOD = {
 
 @pytest.mark.horovod
 @pytest.mark.parametrize("by", ["limit", "signal"])
-def test_the_wait_for_a_missing_horovod_rank_ends_at_the_limit_or_at_a_signal(tmp_path, by):
+def test_wait_for_missing_horovod_rank_ends_at_timeout_or_signal(tmp_path, by):
     server = [sys.executable, str(ROOT / "jobscripts" / "lib" / "horovod_server.py"), str(tmp_path / "port")]
     server += ["127.0.0.1", "1", "2"]
     words = [*TRAINER, str(DIGITS), "--output-dir", str(tmp_path / "run"), "--backend", "horovod"]
@@ -344,7 +344,7 @@ def photos(tmp_path):
     return [*flags, "--image-size", "128", "--workers", "1", *LONG]
 
 
-def test_a_killed_worker_is_reported_in_one_line(tmp_path, photos):
+def test_killed_loader_worker_gives_one_line_error(tmp_path, photos):
     out = tmp_path / "run"
     with training("single", 1, out, *photos) as launch:
         launch.until(lambda: last_step(out) >= 3, "step 3")
@@ -355,7 +355,7 @@ def test_a_killed_worker_is_reported_in_one_line(tmp_path, photos):
     assert launch.output.splitlines()[-1].startswith("trainer: error[lost-worker]")
 
 
-def test_a_full_dev_shm_is_reported_in_one_line(tmp_path, photos):
+def test_full_dev_shm_gives_one_line_error(tmp_path, photos):
     run = shlex.join([*TRAINER, str(DIGITS), "--output-dir", str(tmp_path / "run"), *photos])
     script = f"mount -t tmpfs -o size=150k none /dev/shm; {run}; echo exit $?"
     said = output_of([*unshared("mount"), "sh", "-c", script], tmp_path / "log")
@@ -391,7 +391,7 @@ def flips(shape, classes):
 
 
 @pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.prove), 3])
-def test_a_bit_that_flips_in_one_replica_is_noticed(tmp_path, ranks, table):
+def test_verify_replicas_detects_bit_flip_in_one_replica(tmp_path, ranks, table):
     (tmp_path / "flipping.py").write_text(FLIPPING)
     flags = ["--arch", "flipping:flips", "--epochs", "2", "--no-figures"]
     python_path = {"PYTHONPATH": str(tmp_path)}
@@ -405,7 +405,7 @@ def test_a_bit_that_flips_in_one_replica_is_noticed(tmp_path, ranks, table):
     table(f"a bit flipped in rank 1 of {ranks}, at step 11", [[last]])
 
 
-def test_verifying_replicas_does_not_change_the_weights(tmp_path):
+def test_verify_replicas_does_not_change_weights(tmp_path):
     flags = ["--arch", "mnist-cnn", "--epochs", "1", "--ema-decay", "0.9", "--no-figures"]
     train("spawn", 2, tmp_path / "plain", *flags)
     train("spawn", 2, tmp_path / "verified", *flags, "--verify-replicas", "3")
@@ -413,7 +413,7 @@ def test_verifying_replicas_does_not_change_the_weights(tmp_path):
 
 
 @pytest.mark.prove
-def test_ranks_killed_for_memory_are_reported_with_the_limit_of_their_group(tmp_path, table):
+def test_oom_killed_ranks_are_reported_with_cgroup_limit(tmp_path, table):
     """Needs root; uses a new control group, version 1 or 2."""
     top = Path("/sys/fs/cgroup")
     old = (top / "memory").is_dir()

@@ -51,25 +51,25 @@ def killed_and_resumed(name, ranks, folder, *flags):
 
 
 @pytest.mark.parametrize("ranks", RANKS)
-def test_lightning_killed_in_mid_epoch_resumes_from_the_end_of_the_last_one(ranks, tmp_path, whole_run):
+def test_killed_lightning_run_resumes_and_matches_uninterrupted_run(ranks, tmp_path, whole_run):
     found, _ = killed_and_resumed("under_lightning", ranks, tmp_path / "broken", "--pause", "0.1")
     assert found == content(whole_run("under_lightning", ranks))
 
 
 @pytest.mark.parametrize("ranks", RANKS)
-def test_accelerate_ends_as_a_run_that_went_through(ranks, tmp_path, whole_run):
+def test_killed_accelerate_run_resumes_and_matches_uninterrupted_run(ranks, tmp_path, whole_run):
     found, _ = killed_and_resumed("with_accelerate", ranks, tmp_path / "broken")
     assert found == content(whole_run("with_accelerate", ranks))
 
 
-def test_fabric_ends_as_a_run_that_went_through(tmp_path, whole_run):
+def test_killed_fabric_run_resumes_and_matches_uninterrupted_run(tmp_path, whole_run):
     found, said = killed_and_resumed("with_fabric", 2, tmp_path / "broken")
     assert found == content(whole_run("with_fabric", 2))
     assert slugs(said) == []
 
 
 @pytest.mark.parametrize("ranks", RANKS)
-def test_lightning_is_stopped_in_mid_epoch_by_a_signal_to_one_rank(ranks, tmp_path, whole_run):
+def test_signal_to_one_rank_stops_lightning_in_mid_epoch(ranks, tmp_path, whole_run):
     whole, stopped = whole_run("under_lightning", ranks), tmp_path / "stopped"
     with saved_once("under_lightning", ranks, stopped, "--pause", "0.1") as launch:
         last = launch.rank_pids(ranks - 1)[0] if ranks > 1 else launch.process.pid  # before its workers

@@ -110,14 +110,14 @@ def assert_rows_and_logs_are_there(checkout):
         assert "start/output.log" in tar.getnames()
 
 
-def test_a_test_that_fails_is_a_row_of_the_table(checkout):
+def test_failed_test_is_recorded_in_result_table(checkout):
     assert start(checkout, ENDS).wait() == 1
     assert re.fullmatch(r"failed\b.* 1", part(checkout)["result"])
     assert_rows_and_logs_are_there(checkout)
     assert_nothing_is_left(checkout)
 
 
-def test_a_part_that_hangs_ends_at_its_limit(checkout):
+def test_hanging_part_is_stopped_at_its_limit(checkout):
     assert start(checkout, ENDS + HANGS, "--limit", "5").wait() == 1
     assert re.fullmatch(r"stopped\b.* 5 s", part(checkout)["result"])
     assert_nothing_is_left(checkout)
@@ -126,7 +126,7 @@ def test_a_part_that_hangs_ends_at_its_limit(checkout):
 @pytest.mark.parametrize(
     ("number", "code", "result"), [(signal.SIGTERM, 143, "stopped by SIGTERM"), (signal.SIGKILL, -9, "running")]
 )
-def test_stopped_or_killed_it_leaves_the_results_so_far(number, code, result, checkout):
+def test_stopped_or_killed_make_gpu_keeps_results_so_far(number, code, result, checkout):
     process = start(checkout, ENDS + HANGS)
     until(lambda: len(rows(checkout)) == 2 or process.poll() is not None)
     process.send_signal(number)
@@ -136,7 +136,7 @@ def test_stopped_or_killed_it_leaves_the_results_so_far(number, code, result, ch
     assert_rows_and_logs_are_there(checkout)
 
 
-def test_a_python_without_torch_is_refused(checkout, tmp_path):
+def test_python_without_torch_is_refused(checkout, tmp_path):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     words = [checkout / "build" / "gpu", "--python", tmp_path / "venv" / "bin" / "python", "--out", tmp_path / "out"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)

@@ -28,7 +28,7 @@ def resident(pid):
 
 @pytest.mark.prove
 @pytest.mark.timeout(1800)
-def test_ten_thousand_steps_take_no_memory(tmp_path, table):
+def test_memory_does_not_grow_over_ten_thousand_steps(tmp_path, table):
     write_aerial(tmp_path / "photos", per_class=20, image_size=24, seed=0)
     out = tmp_path / "run"
     with training("spawn", 2, out, *FLAGS, "--data-dir", str(tmp_path / "photos")) as launch:

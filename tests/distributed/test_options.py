@@ -54,13 +54,13 @@ def runs(tmp_path_factory):
 
 
 @pytest.mark.parametrize("option", EVERYWHERE | TOGETHER)
-def test_a_run_with_the_option_resumes_bitwise(option, runs):
+def test_run_with_option_resumes_bitwise(option, runs):
     first, second = (weights(runs / option / name / "checkpoints" / "latest") for name in ("whole", "resumed"))
     assert all(first[name].equal(second[name]) for name in first)
     assert (runs / option / "resumed" / "tensorboard").exists() == (option == "tensorboard")
 
 
-def test_fp16_with_sgd_was_resumed_before_a_step_was_taken(runs):
+def test_fp16_sgd_run_resumes_before_first_optimizer_step(runs):
     steps = [runs / "fp16 with sgd" / "whole" / "checkpoints" / f"step_{step:08}" for step in (2, 6)]
     before, after = (json.loads((step / "manifest.json").read_text())["trees"] for step in steps)
     assert before["optimizer"] == {"dict": []}
@@ -68,7 +68,7 @@ def test_fp16_with_sgd_was_resumed_before_a_step_was_taken(runs):
     assert dict(after["scaler"]["dict"])["scale"] < 2**15
 
 
-def test_the_start_is_recorded_by_part_on_the_ranks_that_are_named(runs):
+def test_profile_start_records_startup_phases_on_given_ranks(runs):
     run = runs / "profile of the start" / "whole"
     [path] = (run / "profile").iterdir()
     assert path.name == "start.rank1.json"
@@ -81,7 +81,7 @@ def test_the_start_is_recorded_by_part_on_the_ranks_that_are_named(runs):
     assert start.keys() == found["seconds"].keys()
 
 
-def test_profiled_steps_compute_what_others_do(runs):
+def test_profile_does_not_change_weights(runs):
     plain, profiled = (weights(runs / option / "whole" / "checkpoints" / "latest") for option in ("none", "profile"))
     assert all(plain[name].equal(profiled[name]) for name in plain)
     assert sorted(path.name for path in (runs / "profile" / "whole" / "profile").iterdir()) == [
@@ -93,7 +93,7 @@ def test_profiled_steps_compute_what_others_do(runs):
 
 
 @pytest.mark.horovod
-def test_horovod_sends_gradients_as_16_bit_floats(tmp_path):
+def test_horovod_fp16_compression_rounds_gradients(tmp_path):
     flags = ["--arch", "mlp", "--max-steps", "6", *FLAGS, "--dtype", "float32"]
     for name, extra in {"full": [], "half": ["--fp16-compression"]}.items():
         train("horovodrun", 2, tmp_path / name, *flags, *extra)
@@ -111,7 +111,7 @@ def write_images(folder, count, *, train):
         Image.new("RGB", (50, 40), (20 + number if number % 2 else 200 + number,) * 3).save(part / f"{number}.png")
 
 
-def test_a_folder_of_images_is_trained_on_and_bad_ones_are_counted(tmp_path):
+def test_image_folder_trains_and_bad_images_are_counted(tmp_path):
     write_images(tmp_path / "images", 40, train=32)
     (tmp_path / "images" / "train" / "dark" / "1.png").write_bytes(b"not an image")
     flags = ["--dataset", "imagefolder", "--data-dir", str(tmp_path / "images"), "--image-size", "32", "--arch", "mlp"]
@@ -125,7 +125,7 @@ def test_a_folder_of_images_is_trained_on_and_bad_ones_are_counted(tmp_path):
     assert_error(said, "too-many-bad-images", "bad_image_share=0", "--bad-image-share")
 
 
-def test_too_many_bad_validation_images_end_a_run_that_is_saved(tmp_path):
+def test_too_many_bad_validation_images_fail_run_after_save(tmp_path):
     write_images(tmp_path / "images", 20, train=12)
     (tmp_path / "images" / "val" / "dark" / "13.png").write_bytes(b"not an image")
     flags = ["--dataset", "imagefolder", "--data-dir", str(tmp_path / "images"), "--image-size", "32", "--arch", "mlp"]
@@ -139,13 +139,13 @@ def test_too_many_bad_validation_images_end_a_run_that_is_saved(tmp_path):
     assert status(tmp_path / "run")["state"] == "done"
 
 
-def test_a_terminal_shows_a_progress_bar(tmp_path, capfd):
+def test_progress_bar_is_shown_on_terminal(tmp_path, capfd):
     run = shlex.join([*TRAINER, str(DIGITS), "--epochs", "2", "--output-dir", str(tmp_path / "run"), "--no-figures"])
     assert pty.spawn(["sh", "-c", f"stty rows 25 cols 100; {run} >/dev/null"]) == 0
     assert_names(capfd.readouterr().out, "epoch 2/2", "samples/s", "loss=")
 
 
-def test_a_run_that_began_from_another_one_is_requeued_and_resumes_its_own_checkpoint(tmp_path):
+def test_requeued_run_prefers_own_checkpoint_over_resume_path(tmp_path):
     """The job script passes the same --resume PATH in each attempt; progress since then must not be lost."""
     begun, out = tmp_path / "begun", tmp_path / "run"
     train("single", 1, begun, "--max-steps", "3", *FLAGS)

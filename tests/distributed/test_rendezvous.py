@@ -21,7 +21,7 @@ def rank_of(ranks, rank, tmp_path, *flags, program=TRAINER, **env):
     return started(words, tmp_path / f"{rank}.log", **place, **env)
 
 
-def test_they_meet_at_master_addr_and_port_and_listen_on_that_address_alone(tmp_path):
+def test_ranks_join_at_master_addr_and_listen_only_there(tmp_path):
     port = free_port()
     with ExitStack() as stack:
         env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
@@ -60,7 +60,7 @@ sys.exit(main())
 """The trainer, modified to report after a second, not half a minute, that it waits."""
 
 
-def test_a_rank_that_waits_for_rank_0_says_where(tmp_path):
+def test_rank_waiting_for_rank_0_warns_with_its_address(tmp_path):
     port = free_port()
     env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     with ExitStack() as stack:
@@ -74,7 +74,7 @@ def test_a_rank_that_waits_for_rank_0_says_where(tmp_path):
     assert slugs(first.output) == []
 
 
-def test_they_meet_at_a_file_on_a_shared_disk(tmp_path):
+def test_ranks_join_through_file_on_shared_disk(tmp_path):
     with ExitStack() as stack:
         flags = ["--init-method", (tmp_path / "store").as_uri()]
         launches = [stack.enter_context(rank_of(2, rank, tmp_path, *flags)) for rank in range(2)]
@@ -82,7 +82,7 @@ def test_they_meet_at_a_file_on_a_shared_disk(tmp_path):
     assert status(tmp_path / "run")["state"] == "done"
 
 
-def test_a_torchrun_on_each_of_two_machines_trains_as_one_of_two_ranks_does(tmp_path):
+def test_torchrun_on_two_machines_matches_one_with_two_ranks(tmp_path):
     """As in docs/guide.md: started manually with the machine's number; here both are this machine."""
     flags = ["--max-steps", "10", "--no-figures"]
     train("torchrun", 2, tmp_path / "one", *flags)
@@ -100,13 +100,13 @@ def test_a_torchrun_on_each_of_two_machines_trains_as_one_of_two_ranks_does(tmp_
     assert one == two
 
 
-def test_a_missing_address_is_named(tmp_path):
+def test_missing_master_addr_is_reported(tmp_path):
     with rank_of(1, 0, tmp_path) as launch:
         assert launch.wait() == 78
     assert_error(launch.output, "ranks-not-named", "env://", "MASTER_ADDR and MASTER_PORT", "torchrun")
 
 
-def test_a_port_in_use_is_named_as_the_job_script_expects(tmp_path):
+def test_error_of_port_in_use_matches_job_script_pattern(tmp_path):
     """The job script then restarts the ranks at another port (port_was_taken)."""
     library = (ROOT / "jobscripts" / "lib" / "launch.bash").read_text(encoding="utf-8")
     pattern = re.search(r'grep --quiet "(port: .*EADDRINUSE)"', library)[1]
@@ -119,12 +119,12 @@ def test_a_port_in_use_is_named_as_the_job_script_expects(tmp_path):
 
 
 @pytest.mark.horovod
-def test_horovod_alone_is_a_world_of_one(tmp_path):
+def test_horovod_without_launcher_trains_as_single_rank(tmp_path):
     said = train("single", 1, tmp_path / "run", "--backend", "horovod", "--epochs", "1", "--no-figures")
     assert "1 rank(s) on cpu" in said
 
 
-def test_ranks_that_the_trainer_starts_listen_on_loopback_alone(tmp_path):
+def test_spawned_ranks_listen_only_on_loopback(tmp_path):
     with training("spawn", 2, tmp_path / "run", "--epochs", "100000") as launch:
         launch.until(lambda: "epoch 1" in launch.output, "the first epoch")
         owned = {address for pid in launch.pids() for address in listening_of(pid)}

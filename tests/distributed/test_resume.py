@@ -19,7 +19,7 @@ WORLDS = [("single", 1), ("forked", 2), pytest.param("spawn", 4, marks=pytest.ma
 @pytest.mark.core
 @pytest.mark.parametrize("arch", [pytest.param("mlp", marks=pytest.mark.prove), "mnist-cnn"])
 @pytest.mark.parametrize(("launcher", "ranks"), WORLDS)
-def test_killed_twice_and_resumed_is_bitwise_the_uninterrupted_run(launcher, ranks, arch, tmp_path, table):
+def test_run_killed_twice_matches_uninterrupted_run_bitwise(launcher, ranks, arch, tmp_path, table):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     flags = [*FLAGS, "--arch", arch]
     train(launcher, ranks, whole, *flags)
@@ -57,7 +57,7 @@ runpy.run_module("trainer", run_name="__main__", alter_sys=True)
 """A trainer that treats the digits as a large data set: it uses another version of the sample order."""
 
 
-def test_a_resumed_run_keeps_the_version_of_its_order_of_samples(tmp_path):
+def test_resumed_run_keeps_sampler_version(tmp_path):
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     flags = ["--arch", "mlp", "--max-steps", "20", "--checkpoint-interval", "10", "--no-figures"]
     words = [sys.executable, "-c", KEYED_ORDER, str(DIGITS), "--output-dir", str(whole), *flags]
@@ -74,7 +74,7 @@ def test_a_resumed_run_keeps_the_version_of_its_order_of_samples(tmp_path):
     [(["--amp", "none", "--no-channels-last"], "none", False), (["--amp", "bf16", "--channels-last"], "bf16", True)],
     ids=["float32", "bf16"],
 )
-def test_a_resumed_run_keeps_what_auto_decided_at_its_beginning(flags, amp, channels_last, tmp_path):
+def test_resumed_run_keeps_auto_settings_of_first_attempt(flags, amp, channels_last, tmp_path):
     """Independent of this machine's choice for a new run: one of the two differs from it."""
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     common = [*FLAGS, "--max-steps", "20"]
@@ -93,7 +93,7 @@ def test_a_resumed_run_keeps_what_auto_decided_at_its_beginning(flags, amp, chan
 
 
 @pytest.mark.horovod
-def test_a_checkpoint_of_two_ddp_ranks_is_resumed_under_other_backends(tmp_path, table):
+def test_ddp_checkpoint_resumes_under_single_and_horovod(tmp_path, table):
     """The samples of the epoch are still seen exactly once, by the ids that each rank recorded."""
     flags = ["--epochs", "1", "--record-samples", "--no-figures"]
     begun = tmp_path / "ddp"
@@ -116,7 +116,7 @@ def recorded_ids(out):
     return [sample for file in files for line in file.read_text().splitlines() for sample in json.loads(line)["ids"]]
 
 
-def test_a_resumed_run_names_the_settings_that_have_changed(tmp_path):
+def test_resumed_run_reports_changed_settings_once(tmp_path):
     flags = ["--arch", "mlp", "--no-figures", "--resume", "auto"]
     train("single", 1, tmp_path / "run", *flags, "--epochs", "1")
     said = train("spawn", 2, tmp_path / "run", *flags, "--epochs", "2", "--lr", "0.0005", "--batch-size-per-rank", "16")

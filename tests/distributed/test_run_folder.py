@@ -32,7 +32,7 @@ def copied(finished, tmp_path):
     return shutil.copytree(finished, tmp_path / "run", symlinks=True)
 
 
-def test_files_have_the_umask_that_the_job_script_says_whatever_the_launcher_gives(tmp_path):
+def test_run_files_follow_trainer_umask_instead_of_process_umask(tmp_path):
     out = tmp_path / "run"
     out.mkdir(mode=0o750)
     before = os.umask(0o002)  # as of a shell on another node
@@ -46,7 +46,7 @@ def test_files_have_the_umask_that_the_job_script_says_whatever_the_launcher_giv
 
 class TestDryRun:
     @pytest.mark.parametrize(("launcher", "ranks"), [("single", 1), ("spawn", 2)])
-    def test_it_leaves_nothing(self, launcher, ranks, tmp_path):
+    def test_dry_run_leaves_no_files(self, launcher, ranks, tmp_path):
         folder = tmp_path / "below"
         folder.mkdir()
         said = train(launcher, ranks, folder / "run", *SHORT, "--record-samples", "--dry-run", config=DIGITS)
@@ -56,7 +56,7 @@ class TestDryRun:
         train(launcher, ranks, folder / "run", *SHORT, "--dry-run")
         assert list((folder / "run").iterdir()) == []
 
-    def test_a_run_that_is_there_is_continued_by_a_step_and_stays_as_it_was(self, copied):
+    def test_dry_run_resumes_for_one_step_and_leaves_run_unchanged(self, copied):
         before = snapshot(copied)
         said = train("single", 1, copied, *SHORT, "--epochs", "9", "--dry-run", "--resume", "auto", TRAINER_ATTEMPT="2")
         assert re.search(r"\bresumed\b.* 46\b.* 3\n", said)
@@ -65,7 +65,7 @@ class TestDryRun:
         assert after.pop("verdict.2") == b"done 47 complete\n"
         assert after == before
 
-    def test_what_a_run_would_be_refused_for_is_refused(self, copied, tmp_path):
+    def test_dry_run_is_refused_like_real_run(self, copied, tmp_path):
         before = snapshot(copied)
         assert_error(train("single", 1, copied, *SHORT, "--dry-run", code=78), "folder-holds-run", copied)
         said = train("single", 1, copied, "--dry-run", "--resume", "auto", code=78, TRAINER_ATTEMPT="3")
@@ -76,7 +76,7 @@ class TestDryRun:
         assert [path.name for path in tmp_path.iterdir() if "dry-run" in path.name] == []
 
 
-def test_the_configuration_of_a_run_reproduces_its_weights(tmp_path):
+def test_saved_configuration_reproduces_weights(tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     train("spawn", 2, first, "--batch-size-per-rank", "32", "--arch", "mlp", "--epochs", "1", "--no-figures")
     assert tomllib.loads((first / "config.toml").read_text()).keys() == {"data", "model", "optim", "train", "run"}
@@ -87,7 +87,7 @@ def test_the_configuration_of_a_run_reproduces_its_weights(tmp_path):
     assert digest(second / "checkpoints" / "latest") == digest(first / "checkpoints" / "latest")
 
 
-def test_a_disk_that_is_full_for_a_while_loses_checkpoints_and_no_record(tmp_path):
+def test_temporarily_full_disk_loses_checkpoints_but_no_metrics(tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
     out = disk / "run"
@@ -137,13 +137,13 @@ def data(config):
 
 
 @pytest.mark.parametrize(("flags", "code"), [((), 0), (("--lr", "1e30"), 1)])
-def test_ranks_end_while_a_library_keeps_threads(tmp_path, flags, code):
+def test_ranks_exit_while_library_keeps_non_daemon_thread(tmp_path, flags, code):
     (tmp_path / "pooled.py").write_text(KEEPS_A_POOL)
     words = [*SHORT, "--dataset", "pooled:data", "--optimizer", "sgd", *flags]
     train("spawn", 2, tmp_path / "run", *words, code=code, PYTHONPATH=str(tmp_path))
 
 
-def test_a_run_stopped_after_its_last_step_is_evaluated_when_it_is_resumed(tmp_path):
+def test_run_stopped_after_last_step_is_evaluated_on_resume(tmp_path):
     out = tmp_path / "run"
     with training("single", 1, out, *SHORT, "--max-steps", "5") as launch:
         launch.until((out / "lock").exists, "its folder")

@@ -25,7 +25,7 @@ FLAGS = ["--selftest", "--device", "cpu"]
         pytest.param("mpirun", 2, marks=pytest.mark.horovod),
     ],
 )
-def test_healthy_ranks_each_tell_where_they_are(launcher, ranks, tmp_path):
+def test_selftest_of_healthy_ranks_reports_their_placement(launcher, ranks, tmp_path):
     said = train(launcher, ranks, tmp_path / "run", *FLAGS)
     for rank in range(ranks):
         assert f": rank {rank}, local rank {rank}, cpu, 1 thread(s) on " in said
@@ -60,7 +60,7 @@ def pair(tmp_path, *, source=None, meanwhile=lambda _: None, **env):
     return codes, said
 
 
-def test_other_sources_on_one_node(tmp_path):
+def test_selftest_fails_if_sources_differ_between_ranks(tmp_path):
     other = tmp_path / "src"
     shutil.copytree(ROOT / "src", other, ignore=shutil.ignore_patterns("__pycache__"))
     with (other / "trainer" / "train.py").open("a") as file:
@@ -74,7 +74,7 @@ def test_other_sources_on_one_node(tmp_path):
     assert verdict(tmp_path / "run").startswith("failed 0 selftest-failed: ")
 
 
-def test_other_threads_on_one_node(tmp_path):
+def test_selftest_fails_if_thread_counts_differ_between_ranks(tmp_path):
     codes, said = pair(tmp_path, OMP_NUM_THREADS="64")
     assert (codes, len(said)) == ([78, 78], 1)
     assert_error(said[0], "selftest-failed", "threads ", " 1 ", "rank 0 ", " 65 ")
@@ -90,7 +90,7 @@ def throttle(launches):
             time.sleep(seconds)
 
 
-def test_a_rank_that_something_else_slows_down(tmp_path):
+def test_selftest_fails_and_reports_slow_rank(tmp_path):
     codes, said = pair(tmp_path, meanwhile=throttle)
     assert codes == [78, 78], "".join(log.read_text() for log in tmp_path.glob("*.log"))
     assert_error(said[0], "selftest-failed", "rank 1 ", socket.gethostname())

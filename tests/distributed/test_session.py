@@ -28,7 +28,7 @@ EPOCH = 400
     ],
     ids=str,
 )
-def test_a_signal_to_all_processes_stops_in_good_order(context, number, tmp_path):
+def test_signal_to_all_processes_stops_cleanly_with_loader_workers(context, number, tmp_path):
     """Loader workers survive it, even during start: those of the first epoch, then those of its validation."""
     draw = random.Random(f"{context} {number}")
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
@@ -51,7 +51,7 @@ def test_a_signal_to_all_processes_stops_in_good_order(context, number, tmp_path
     assert content(stopped) == content(whole)
 
 
-def test_an_epoch_continues_on_another_number_of_ranks(tmp_path, table):
+def test_epoch_resumes_on_different_number_of_ranks(tmp_path, table):
     out, rows = tmp_path / "run", []
     for ranks, stop_after in [(2, 3), (1, 3), (2, -1)]:
         log = tmp_path / f"{ranks}.log"
@@ -76,7 +76,7 @@ def test_an_epoch_continues_on_another_number_of_ranks(tmp_path, table):
 
 
 @pytest.mark.horovod
-def test_a_killed_run_under_horovod_resumes_and_ends_as_one_that_was_not(tmp_path):
+def test_killed_horovod_run_resumes_and_matches_uninterrupted_run(tmp_path):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     command = launch_words("horovodrun", 2, program=[str(SCRIPTS / "under_horovod.py")])[:-1]
     output_of(command, tmp_path / "whole.log", RUN_DIR=str(whole))
@@ -87,7 +87,7 @@ def test_a_killed_run_under_horovod_resumes_and_ends_as_one_that_was_not(tmp_pat
     assert content(broken) == content(whole)
 
 
-def test_a_second_run_in_the_folder_is_refused_and_the_first_continues(tmp_path):
+def test_second_run_in_folder_is_refused_and_first_continues(tmp_path):
     out = tmp_path / "run"
     flags = ["--epochs", "3000"]
     with started(words("mnist", 1, *flags), tmp_path / "first.log", RUN_DIR=str(out)) as first:

@@ -35,7 +35,7 @@ def with_module(folder, name, text):
     return os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
 
 
-def test_ranks_that_are_not_forked_train_likewise(tmp_path):
+def test_spawned_ranks_match_forked_ranks_bitwise(tmp_path):
     forked, spawned = tmp_path / "forked", tmp_path / "spawned"
     train("spawn", 2, forked, *FLAGS)
     train("spawn", 2, spawned, *FLAGS, PYTHONPATH=with_module(tmp_path, "sitecustomize", THREAD))
@@ -52,7 +52,7 @@ def slow(tmp_path_factory):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_an_evaluation_at_once(slow, tmp_path, number):
+def test_signal_ends_evaluation_immediately(slow, tmp_path, number):
     run, path = slow
     words = [*TRAINER, "evaluate", str(run), "--nproc-per-node", "2"]
     with started(words, tmp_path / "log", PYTHONPATH=path, SLOW="1") as launch:

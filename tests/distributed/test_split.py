@@ -30,7 +30,7 @@ WORLDS = [
 
 
 @pytest.mark.parametrize(("launcher", "ranks"), WORLDS)
-def test_weights_after_20_steps_are_those_of_the_whole_model(launcher, ranks, tmp_path, table):
+def test_weights_of_split_model_match_whole_model(launcher, ranks, tmp_path, table):
     runs = {(dtype, way): tmp_path / f"{dtype}, {way}" for dtype in LIMITS for way in WAYS}
     flags = {folder: [*FLAGS, "--dtype", dtype, *WAYS[way]] for (dtype, way), folder in runs.items()}
     train_many(launcher, ranks, flags, tmp_path / "all")
@@ -50,7 +50,7 @@ def test_weights_after_20_steps_are_those_of_the_whole_model(launcher, ranks, tm
     ("ranks", "kills"),
     [(1, 2), *(pytest.param(ranks, 10, marks=pytest.mark.prove) for ranks in (1, 2))],
 )
-def test_a_run_that_is_killed_and_goes_on_with_another_cut_ends_as_the_whole_one(ranks, kills, tmp_path, table):
+def test_killed_run_resumes_with_different_split_and_matches_whole_model(ranks, kills, tmp_path, table):
     launcher = "single" if ranks == 1 else "forked"
     flags = [*FLAGS[:-3], "--epochs", "10", "--checkpoint-interval", "4", "--log-interval", "1", "--no-figures"]
     env = {"PYTHONPATH": str(ROOT / "tests")}

@@ -66,7 +66,7 @@ def cases():
 
 @pytest.mark.horovod
 @pytest.mark.parametrize(("launcher", "how"), list(cases()))
-def test_all_ranks_save_and_end_and_the_run_goes_on_later(launcher, how, tmp_path, table):
+def test_all_ranks_save_on_stop_and_run_resumes(launcher, how, tmp_path, table):
     out = tmp_path / "run"
     flags = [*LONG, *(SLOW_SAVE if "save" in how else [])]
     with training(launcher, 2, out, *flags) as launch:
@@ -93,7 +93,7 @@ def test_all_ranks_save_and_end_and_the_run_goes_on_later(launcher, how, tmp_pat
 
 
 @pytest.mark.parametrize(("launcher", "ranks", "code"), [("single", 1, 75), ("forked", 2, 0)])
-def test_with_loader_workers_a_run_ends_when_it_is_stopped_and_when_it_is_done(tmp_path, launcher, ranks, code):
+def test_run_with_loader_workers_exits_when_stopped_and_when_done(tmp_path, launcher, ranks, code):
     """The workers ignore SIGTERM, with which Python's exit ends workers, so it would wait for them forever."""
     folder, out = tmp_path / "images", tmp_path / "run"
     write_aerial(folder, per_class=5, image_size=16, seed=0)
@@ -108,7 +108,7 @@ def test_with_loader_workers_a_run_ends_when_it_is_stopped_and_when_it_is_done(t
     assert status(out)["state"] == "done"
 
 
-def test_a_long_evaluation_is_abandoned_at_a_signal_and_done_on_resume(tmp_path, table):
+def test_evaluation_is_abandoned_on_signal_and_repeated_on_resume(tmp_path, table):
     flags = ["--arch", "resnet18", "--val-fraction", "0.6", "--val-batch-size", "1", "--epochs", "1"]
     flags += ["--log-interval", "1", "--no-figures", "--resume", "auto"]
     whole, out = tmp_path / "whole", tmp_path / "run"

@@ -58,13 +58,13 @@ def run(script, folder, *, ranks=2, per_node=2):
 
 
 @pytest.mark.parametrize("script", ["sets_address.py", "local_rank.py"])
-def test_a_script_of_another_launcher_joins_as_it_was_started(script, tmp_path):
+def test_script_for_another_launcher_joins_as_torchrun_rank(script, tmp_path):
     code, output, formed, sizes = run(script, tmp_path)
     assert (code, formed, sizes) == (0, {(0, 2), (1, 2)}, ["2\n"]), output
 
 
 @pytest.mark.parametrize("job", ["ddp.job", "ddp-ranks.job"])
-def test_what_slurm_says_of_a_task_is_that_of_the_rank_in_a_job(job, tmp_path):
+def test_slurm_variables_of_job_step_describe_rank(job, tmp_path):
     (tmp_path / "bin").mkdir()
     for name, text in {"srun": SRUN, "scontrol": "#!/bin/sh\necho node1\necho node2\n"}.items():
         (tmp_path / "bin" / name).write_text(text)
@@ -93,7 +93,7 @@ def test_what_slurm_says_of_a_task_is_that_of_the_rank_in_a_job(job, tmp_path):
     assert "ranks-not-connected" not in slugs(launch.output)
 
 
-def test_a_script_that_starts_ranks_of_its_own_is_told_how_to_submit_it(tmp_path):
+def test_script_that_spawns_ranks_is_refused_with_advice(tmp_path):
     code, output, formed, sizes = run("spawns.py", tmp_path / "many")
     assert (code, formed, sizes) == (1, set(), [])
     assert set(slugs(output)) == {"joins-other-ranks"}
@@ -102,7 +102,7 @@ def test_a_script_that_starts_ranks_of_its_own_is_told_how_to_submit_it(tmp_path
     assert (code, formed, sizes) == (0, {(0, 2), (1, 2)}, ["2\n"]), output
 
 
-def test_a_script_for_horovod_does_not_train_twice(tmp_path):
+def test_horovod_script_under_torchrun_is_refused(tmp_path):
     code, output, formed, _ = run("under_horovod.py", tmp_path)
     assert (code, formed) == (1, set())
     assert set(slugs(output)) == {"joins-other-ranks"}
@@ -127,7 +127,7 @@ def as_rank(*words, **more):
     ],
 )
 @pytest.mark.parametrize("option", ["'--local_rank'", "'-l', '--local-rank'", "'--rank', '-l', '--local_rank'"])
-def test_the_local_rank_comes_first(more, arguments, given, option, tmp_path):
+def test_local_rank_option_is_inserted_before_script_arguments(more, arguments, given, option, tmp_path):
     if "-l" in arguments and "-l" not in option.split("'"):
         option = f"{option}, '-l'"
     script = tmp_path / "script.py"
@@ -152,7 +152,7 @@ def test_the_local_rank_comes_first(more, arguments, given, option, tmp_path):
         "def more(parser): add(parser)\nmore(commands.add_parser('train'))",
     ],
 )
-def test_an_option_of_a_subcommand_is_not_given(definition, tmp_path):
+def test_local_rank_option_of_subcommand_is_not_inserted(definition, tmp_path):
     script = tmp_path / "script.py"
     parser = "import argparse\nparser = argparse.ArgumentParser()\nmain = parser\ncommands = parser.add_subparsers()\n"
     definition = re.sub(r"\badd\((\S+)\)(?m:$)", r"\1.add_argument('--local_rank', type=int, default=-1)", definition)
@@ -164,7 +164,7 @@ def test_an_option_of_a_subcommand_is_not_given(definition, tmp_path):
 
 # once: eval.py of rank 0 got --local_rank=0, and waited for the others
 @pytest.mark.parametrize("how", ["subprocess.run", "os.execv"])
-def test_what_a_rank_starts_is_not_changed(how, tmp_path):
+def test_child_process_of_rank_is_not_adapted(how, tmp_path):
     (tmp_path / "eval.py").write_text(
         "import argparse, os\nparser = argparse.ArgumentParser()\nparser.add_argument('--local_rank', default='-1')\n"
         "print(parser.parse_args().local_rank, os.environ['SLURM_PROCID'], flush=True)\n"
@@ -176,7 +176,7 @@ def test_what_a_rank_starts_is_not_changed(how, tmp_path):
 
 
 # once: such a job kept SLIPWAY_RANK_PID, took its own ranks for children, and refused those that pass their rank
-def test_a_job_that_a_rank_submits_has_ranks_of_its_own():
+def test_job_submitted_by_rank_does_not_inherit_rank_variables():
     submits = (
         "import os; from jobgen.jobs.submit import environment_without_job; assert 'SLIPWAY_RANK_PID' in os.environ; "
         "assert not {'A', 'SLIPWAY_RANK_PID', 'SLIPWAY_EXPORTED'} & environment_without_job().keys(); "
@@ -187,7 +187,7 @@ def test_a_job_that_a_rank_submits_has_ranks_of_its_own():
     assert (done.returncode, done.stdout) == (0, "none\n"), done.stderr
 
 
-def test_the_environment_s_own_sitecustomize_runs_too(tmp_path):
+def test_sitecustomize_of_environment_also_runs(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("print('its own')\n")
     path = os.pathsep.join(map(str, (LIB, tmp_path)))
     code = "import sys; print(any('jobscripts' in path for path in sys.path))"

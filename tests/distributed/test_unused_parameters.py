@@ -26,14 +26,14 @@ def difference(first, second):
     [SGD, MOMENTUM, [], ["--grad-accum-steps", "2"]],
     ids=["sgd", "momentum", "adamw", "micro-steps"],
 )
-def test_two_ranks_train_it_as_one_process_does(extra, tmp_path):
+def test_two_ranks_with_unused_parameters_match_one_process(extra, tmp_path):
     train("single", 1, tmp_path / "one", *FLAGS, *extra, **TESTS)
     train("spawn", 2, tmp_path / "two", *FLAGS, *extra, "--find-unused-parameters", **TESTS)
     assert difference(tmp_path / "one", tmp_path / "two") <= LIMIT
 
 
 @pytest.mark.horovod
-def test_horovod_needs_no_switch_for_it(tmp_path):
+def test_horovod_handles_unused_parameters_without_flag(tmp_path):
     """The backend reduces zeros for them: the same without weight decay and momentum, which also act on zeros."""
     flags = [*FLAGS, *SGD, "--weight-decay", "0"]
     train("single", 1, tmp_path / "one", *flags, **TESTS)
@@ -41,7 +41,7 @@ def test_horovod_needs_no_switch_for_it(tmp_path):
     assert difference(tmp_path / "one", tmp_path / "two") <= LIMIT
 
 
-def test_without_the_switch_the_error_names_it(tmp_path):
+def test_unused_parameters_error_suggests_find_unused_parameters(tmp_path):
     said = train("spawn", 2, tmp_path / "run", *FLAGS, code=78, **TESTS)
     assert set(slugs(said)) == {"unused-parameters"}  # from one rank, or from both
     assert_names(said, "--find-unused-parameters")

@@ -73,7 +73,7 @@ def script(tree):
     return tree / "jobscripts" / "ddp.sge"
 
 
-def test_the_script_is_one_of_grid_engine(tree, script):
+def test_script_for_added_grid_engine_has_its_directives(tree, script):
     text = script.read_text()
     directives = re.findall(r"(?m)^#\$ (.*)$", text)
     assert directives == [
@@ -100,7 +100,7 @@ def test_the_script_is_one_of_grid_engine(tree, script):
 
 
 @pytest.mark.parametrize(("verdict", "code"), [("", 0), ("out-of-time 5 time-limit", 99), ("stopped 5 user", 75)])
-def test_a_job_runs_and_goes_back_into_the_queue(tree, script, verdict, code, tmp_path):
+def test_grid_engine_job_runs_and_exits_with_code_of_verdict(tree, script, verdict, code, tmp_path):
     env = {"JOB_ID": "7", "NSLOTS": "8", "PE_HOSTFILE": str(tree / "hosts"), "MASTER_ADDR": "127.0.0.1"}
     settings = {
         "USE_CONTAINER": "0",

@@ -93,7 +93,7 @@ def prepare(clone, before):
 
 
 @pytest.mark.parametrize("command", IN_ORDER)
-def test_a_command_works_where_a_reader_comes_to_it(clone, command):
+def test_documented_command_works_in_order_of_pages(clone, command):
     if "build/setup" in command:
         run(clone, "make clean")  # an environment of another variant is refused
     else:

@@ -13,13 +13,13 @@ PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("\n## Re
 RECIPES = dict(re.findall(r"### (.+?)\n(.*?)(?=\n### |\n## |\Z)", PAGE, flags=re.DOTALL))
 
 
-def test_there_are_the_recipes():
+def test_contributing_page_holds_all_recipes():
     assert len(RECIPES) == 6
     assert sum("```diff" in text for text in RECIPES.values()) == 5
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_the_diffs_of_a_recipe_apply(name, tmp_path):
+def test_diffs_of_recipe_apply(name, tmp_path):
     apply_diffs(name, fresh_clone(tmp_path / "tree"))
 
 
@@ -35,7 +35,7 @@ SLOW = {"A setting of job scripts"}
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.prove if name in SLOW else ()) for name in RECIPES]
 )
-def test_a_recipe_can_be_followed(name, tmp_path):
+def test_commands_of_recipe_succeed_after_its_diffs(name, tmp_path):
     tree = fresh_clone(tmp_path / "tree")
     apply_diffs(name, tree)
     commands = re.findall(r"(?m)^\$ (.*)$", RECIPES[name])

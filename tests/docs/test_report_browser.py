@@ -76,7 +76,7 @@ def pages(tmp_path):
     yield tmp_path / "page.html"
 
 
-def test_only_its_own_script_runs_and_nothing_is_requested(tmp_path, browser):
+def test_report_page_runs_no_injected_script_and_sends_no_requests(tmp_path, browser):
     page, net = tmp_path / "page.html", tmp_path / "net.json"
     page.write_text(f"<!doctype html><title>no policy</title><p>{EVIL}")
     assert "12345" in browser(page, "--dump-dom", f"--log-net-log={net}").stderr
@@ -91,7 +91,7 @@ def test_only_its_own_script_runs_and_nothing_is_requested(tmp_path, browser):
 
 @pytest.mark.parametrize("scheme", [0, 1], ids=["dark", "light"])
 @pytest.mark.parametrize("width", [1280, 420])
-def test_it_is_drawn_on_wide_and_narrow_screens_light_and_dark(tmp_path, browser, width, scheme):
+def test_report_page_renders_on_wide_and_narrow_screens(tmp_path, browser, width, scheme):
     make_confusion(run := make_run(tmp_path / "run"))
     report(tmp_path, run)
     picture = tmp_path / "page.png"
@@ -103,12 +103,12 @@ def test_it_is_drawn_on_wide_and_narrow_screens_light_and_dark(tmp_path, browser
         assert len(shown.convert("RGB").getcolors(1 << 24)) > 20
 
 
-def test_it_prints(tmp_path, browser):
+def test_report_page_prints_to_pdf(tmp_path, browser):
     report(tmp_path, make_run(tmp_path / "run"))
     browser(tmp_path / "page.html", f"--print-to-pdf={tmp_path}/page.pdf")
     assert (tmp_path / "page.pdf").read_bytes()[:5] == b"%PDF-"
 
 
-def test_it_is_valid_html(tmp_path, checker):
+def test_report_page_is_valid_html(tmp_path, checker):
     for page in pages(tmp_path):
         assert checker(page) == []

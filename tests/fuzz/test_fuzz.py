@@ -28,7 +28,7 @@ def words(*flags):
 
 @pytest.mark.core
 @pytest.mark.parametrize("shard", range(SHARDS))
-def test_random_scripts(shard, tmp_path, table):
+def test_random_scripts_resume_exactly(shard, tmp_path, table):
     with started(words("--count", COUNT, "--first", shard, "--stride", SHARDS), tmp_path / "log") as launch:
         code = launch.wait()
     assert code == 0, launch.output
@@ -36,14 +36,14 @@ def test_random_scripts(shard, tmp_path, table):
 
 
 @pytest.mark.core
-def test_what_random_scripts_have_found(tmp_path):
+def test_saved_findings_of_random_scripts_pass(tmp_path):
     with started(words(*KEPT), tmp_path / "log") as launch:
         code = launch.wait()
     assert code == 0, launch.output
 
 
 @pytest.mark.core
-def test_faults_that_are_planted_are_found(tmp_path):
+def test_planted_faults_are_detected(tmp_path):
     with started(words(*PLANTED), tmp_path / "log") as launch:
         launch.wait()
     found = dict(re.findall(r"(?m)^(\w+)\.py: ([a-z, ]+?)(?: after .*)?(?:: |$)", launch.output))
@@ -59,7 +59,7 @@ def test_faults_that_are_planted_are_found(tmp_path):
 
 @pytest.mark.prove
 @pytest.mark.timeout(4 * 3600)
-def test_many_random_scripts(tmp_path, capfd, table):
+def test_many_random_scripts_resume_exactly(tmp_path, capfd, table):
     shards, count = len(os.sched_getaffinity(0)), int(os.environ.get("COUNT") or 0)
     first = random.randrange(1 << 30)
     much = ("--count", -(-count // shards)) if count else ("--minutes", MINUTES)

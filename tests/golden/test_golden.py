@@ -65,18 +65,18 @@ def text_of(pair, *, standalone=False):
 
 
 @pytest.mark.parametrize("pair", GOLDEN)
-def test_the_text_is_the_expected_one(pair):
+def test_rendered_script_equals_expected_text(pair):
     path = EXPECTED / pair
     if os.environ.get("SLIPWAY_WRITE_GOLDEN"):
         path.write_text(text_of(pair), encoding="utf-8")
     assert text_of(pair) == path.read_text(encoding="utf-8")
 
 
-def test_no_expected_text_is_left_over():
+def test_no_expected_file_is_unused():
     assert sorted(path.name for path in EXPECTED.iterdir()) == GOLDEN
 
 
-def test_expected_and_committed_texts_hold_every_part():
+def test_expected_and_committed_scripts_cover_every_part():
     texts = "\n".join(path.read_text() for path in [*EXPECTED.iterdir(), *COMMITTED])
     parts = ["#SBATCH", "#PBS", "srun --", '"${mpirun[@]}"', "ssh_each_node 0", "--mpi=pmix", "torchrun --nnodes"]
     parts += [
@@ -113,11 +113,11 @@ def examples(rendered):
     return [path for pair in pairs if (path := rendered / f"{pair}.standalone").exists()]
 
 
-def test_most_pairs_can_be_rendered(rendered):
+def test_most_spec_and_site_pairs_can_be_rendered(rendered):
     assert len(list(rendered.iterdir())) > 150
 
 
-def test_every_script_is_valid_bash(rendered):
+def test_every_rendered_script_is_valid_bash(rendered):
     for path in rendered.iterdir():
         subprocess.run(["bash", "-n", path], check=True)
 
@@ -145,7 +145,7 @@ def reached(script):
     return "\n".join(texts)
 
 
-def test_a_header_names_only_what_its_script_uses(rendered):
+def test_header_mentions_only_what_script_uses(rendered):
     """Settings, variables, files of the library, and programs that start ranks."""
     scripts = {path: path.read_text() for path in sorted(rendered.iterdir()) if path.suffix != ".standalone"}
     anywhere = {name for text in scripts.values() for name in re.findall(DEFAULT, text)}
@@ -171,7 +171,7 @@ def test_a_header_names_only_what_its_script_uses(rendered):
     assert checked > 80
 
 
-def test_each_setting_of_a_script_is_read_by_what_it_calls(rendered):
+def test_each_setting_of_script_is_read_by_its_code(rendered):
     for path in examples(rendered):
         code = code_of(reached(path.read_text()))
         rest = re.sub(rf"(?m)^{DEFAULT}.*$", "", code)
@@ -180,7 +180,7 @@ def test_each_setting_of_a_script_is_read_by_what_it_calls(rendered):
 
 
 @pytest.mark.slow
-def test_shellcheck_finds_nothing_and_no_variable_is_unset(rendered):
+def test_shellcheck_reports_nothing_for_standalone_scripts(rendered):
     """In a standalone script shellcheck sees the whole code: each variable must be assigned somewhere."""
     rules = ["--norc", "--exclude=SC1090,SC1091,SC2015,SC2016,SC2034,SC2329"]  # as in jobscripts/.shellcheckrc
     done = subprocess.run(["shellcheck", *rules, *examples(rendered)], capture_output=True, text=True, check=False)
@@ -188,20 +188,20 @@ def test_shellcheck_finds_nothing_and_no_variable_is_unset(rendered):
     assert (done.returncode, found) == (0, []), done.stdout[:3000]
 
 
-def test_lines_are_short_and_plain(rendered):
+def test_script_lines_are_short_and_use_no_eval(rendered):
     for path in rendered.glob("*[!e]"):
         text = path.read_text()
         assert max(map(len, text.splitlines())) <= 100, path.name
         assert not re.search(r"(^|[^-\w])eval |\| head", text.replace("--no-eval", "")), path.name
 
 
-def test_the_committed_scripts_are_what_their_headers_say(capsys):
+def test_committed_scripts_match_commands_in_their_headers(capsys):
     assert stale_scripts([str(ROOT / "jobscripts")], parse=parser().parse_args) == []
     assert main(["check"]) == 0
     assert capsys.readouterr() == ("", "")
 
 
-def test_an_edited_script_is_found(tmp_path, capsys):
+def test_check_reports_edited_script(tmp_path, capsys):
     script = tmp_path / "ddp.job"
     script.write_text((ROOT / "jobscripts" / "ddp.job").read_text().replace("--nodes=2", "--nodes=3"))
     assert main(["check", str(tmp_path)]) == 1
@@ -209,7 +209,7 @@ def test_an_edited_script_is_found(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.name)
-def test_a_committed_script_can_be_read_and_run(path):
+def test_committed_script_is_executable_and_has_origin(path):
     text = path.read_text(encoding="utf-8")
     assert text.startswith("#!/usr/bin/env bash\n# ")
     assert os.access(path, os.X_OK)
@@ -218,21 +218,21 @@ def test_a_committed_script_can_be_read_and_run(path):
 
 
 @pytest.mark.parametrize("path", [path for path in COMMITTED if path.suffix == ".job"], ids=lambda path: path.name)
-def test_every_directive_has_its_reason(path):
+def test_every_sbatch_directive_has_comment(path):
     directives = [line for line in path.read_text().splitlines() if line.startswith("#SBATCH")]
     assert len(directives) >= 6
     assert [line for line in directives if " # " not in line] == []
 
 
 @pytest.mark.parametrize("path", [path for path in COMMITTED if path.suffix == ".pbs"], ids=lambda path: path.name)
-def test_every_directive_of_pbs_has_its_reason_above(path):
+def test_every_pbs_directive_has_comment_above(path):
     lines = path.read_text().splitlines()
     directives = [number for number, line in enumerate(lines) if line.startswith("#PBS")]
     assert len(directives) >= 3
     assert [lines[number] for number in directives if not lines[number - 1].startswith("# ")] == []
 
 
-def test_a_misspelt_placeholder_is_named_with_its_file(tmp_path, monkeypatch):
+def test_misspelled_template_placeholder_is_reported_with_file(tmp_path, monkeypatch):
     monkeypatch.setattr("jobgen.render.template.TEMPLATES", tmp_path)
     (tmp_path / "job.bash").write_text("@{naem}\n")
     with refused("incomplete-install", "job.bash", "@{naem}", "'name'"):

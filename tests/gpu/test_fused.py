@@ -7,7 +7,7 @@ from fused_steps import CASES, SKIPPED, TOLERANCE, largest_difference, ours, ste
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_skipped_step_leaves_what_foreach_leaves(case, device, record):
+def test_fused_optimizer_with_skipped_steps_matches_foreach(case, device, record):
     """``record`` shows torch's own too: from which release on it is right."""
     place, found = torch.device(device), {}
     try:

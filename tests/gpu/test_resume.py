@@ -69,14 +69,14 @@ def trees(checkpoint: Path) -> dict:
 
 
 @pytest.mark.parametrize("model", DETERMINISTIC)
-def test_killed_and_resumed_with_deterministic_operations_is_bitwise_the_same(model, tmp_path, device, record):
+def test_resume_with_deterministic_operations_is_bitwise(model, tmp_path, device, record):
     whole, broken = both(tmp_path, ["trainer", *MODELS[model], *COMMON, "--device", device], killed_after=6)
     record(files=len([*whole.glob("*.safetensors")]))
     assert differing(whole, broken) == []
 
 
 @pytest.mark.parametrize("model", NONDETERMINISTIC)
-def test_killed_and_resumed_with_torchs_own_choice_of_operations(model, tmp_path, device, record):
+def test_resume_with_default_operations_is_within_tolerance(model, tmp_path, device, record):
     program = ["trainer", *MODELS[model], *COMMON, "--device", device]
     whole, broken = both(tmp_path, program, killed_after=6, deterministic=False)
     pairs = zip(weights(whole).items(), weights(broken).values(), strict=True)
@@ -87,7 +87,7 @@ def test_killed_and_resumed_with_torchs_own_choice_of_operations(model, tmp_path
         assert differing(whole, broken) == []
 
 
-def test_the_loss_scale_of_fp16_is_resumed(tmp_path, device, record):
+def test_resume_keeps_fp16_loss_scale(tmp_path, device, record):
     flags = ["--dataset", "digits", "--arch", "mnist-cnn", "--optimizer", "sgd", "--amp", "fp16", "--device", device]
     whole, broken = both(tmp_path, ["trainer", *flags, *COMMON], killed_after=6)
     record(scale=dict(trees(whole)["scaler"]["dict"])["scale"])
@@ -96,7 +96,7 @@ def test_the_loss_scale_of_fp16_is_resumed(tmp_path, device, record):
 
 
 @pytest.mark.parametrize("script", sorted(path.stem for path in (HERE / "scripts").glob("*.py")))
-def test_a_script_with_a_session_that_is_killed_and_resumed_is_bitwise_the_same(script, tmp_path, device, record):
+def test_killed_session_script_resumes_bitwise(script, tmp_path, device, record):
     whole, broken = both(tmp_path, [str(HERE / "scripts" / f"{script}.py"), "--device", device], killed_after=17)
     record(files=len([*whole.glob("*.safetensors")]))
     assert trees(whole) == trees(broken)

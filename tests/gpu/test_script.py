@@ -23,7 +23,7 @@ def run(words, tmp_path, *, code) -> str:
     return done.stdout
 
 
-def test_ddp_sh_trains_and_continues(tmp_path, device, record):
+def test_ddp_sh_trains_and_job_sh_resumes(tmp_path, device, record):
     run([ROOT / "jobscripts" / "ddp.sh", "--epochs", "3", "--stop-epoch", "2"], tmp_path, code=0)
     [folder] = (tmp_path / "runs").iterdir()
     run(["bash", folder / "job.sh", "--epochs", "3"], tmp_path, code=0)

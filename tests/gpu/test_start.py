@@ -19,7 +19,7 @@ LARGE = ["--synthetic-samples", "1024", "--batch-size", "128"]
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_where_the_time_goes(way, tmp_path, device, record):
+def test_profile_start_records_seconds_per_startup_phase(way, tmp_path, device, record):
     launcher, flags = WAYS[way]
     flags = [*flags, *LARGE] if flags else ["--batch-size", "64"]
     words = [*launch_words(launcher, 1), str(ROOT / "configs" / "digits.toml"), *flags, "--device", device]

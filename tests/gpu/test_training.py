@@ -30,7 +30,7 @@ def relative_difference(one: torch.Tensor, two: torch.Tensor) -> float:
     return float((one - two).norm() / (one.norm() or 1))
 
 
-def test_one_rank_of_ddp_ends_with_the_bytes_of_a_single_process(tmp_path, device, record):
+def test_one_ddp_rank_matches_single_process_bitwise(tmp_path, device, record):
     """Over NCCL on a GPU, over Gloo without one."""
     for launcher in ("single", "torchrun"):
         train(launcher, 1, tmp_path / launcher, *DIGITS, "--device", device)
@@ -40,7 +40,7 @@ def test_one_rank_of_ddp_ends_with_the_bytes_of_a_single_process(tmp_path, devic
 
 
 @pytest.mark.parametrize(("optimizer", "amp"), PRECISIONS)
-def test_each_precision_learns_the_digits(optimizer, amp, tmp_path, device, record):
+def test_each_precision_learns_digits(optimizer, amp, tmp_path, device, record):
     rate = {"adamw": "0.003", "sgd": "0.1"}[optimizer]
     flags = ["--amp", amp, "--optimizer", optimizer, "--lr", rate, "--device", device]
     train("single", 1, tmp_path / "run", *DIGITS, *flags)
@@ -50,7 +50,7 @@ def test_each_precision_learns_the_digits(optimizer, amp, tmp_path, device, reco
 
 
 @pytest.mark.parametrize("second", ["the same", "the CPU"] if torch.cuda.is_available() else ["the same"])
-def test_a_model_in_two_stages_trains_as_in_one(second, tmp_path, device, record):
+def test_model_in_two_stages_matches_unsplit_model(second, tmp_path, device, record):
     """In float32: on a CPU no more than another order of sums.
 
     Convolutions on a GPU round what they multiply to TF32, by 1e-3, and sum in another order in each run.
@@ -78,7 +78,7 @@ def test_two_stages_train_in_fp16(tmp_path, device, record):
     assert math.isfinite(found["loss"])
 
 
-def test_the_memory_that_is_told_is_the_memory_that_is_taken(tmp_path, device, record):
+def test_reported_memory_estimate_matches_allocated_memory(tmp_path, device, record):
     """Within -2 % to +12 % on a GPU; a CPU does not count what PyTorch takes, so there it is only told."""
     size, batch = ("224", "64") if device == "cuda" else ("64", "8")
     shape = ["--synthetic-shape", "3", size, size, "--synthetic-samples", "256"]
@@ -97,7 +97,7 @@ def test_the_memory_that_is_told_is_the_memory_that_is_taken(tmp_path, device, r
         assert -0.02 < told / taken - 1 < 0.12
 
 
-def test_an_evaluation_finds_what_the_run_has_found(tmp_path, device, record):
+def test_evaluate_reproduces_results_of_run(tmp_path, device, record):
     run, out = tmp_path / "run", tmp_path / "evaluation"
     train("single", 1, run, "--epochs", "1", "--no-figures", "--device", device)
     words = [*TRAINER, "evaluate", str(run), "--device", device, "--output", str(out)]
@@ -109,7 +109,7 @@ def test_an_evaluation_finds_what_the_run_has_found(tmp_path, device, record):
     assert math.isclose(found["loss"], own["loss"], rel_tol=1e-4)
 
 
-def test_a_profile_names_the_operators_of_the_device(tmp_path, device, record):
+def test_profile_lists_operators_of_device(tmp_path, device, record):
     run = tmp_path / "run"
     flags = [*SMALL, "--arch", "resnet18", "--profile", "2-3", "--device", device]
     train("single", 1, run, *flags)

@@ -103,7 +103,7 @@ def job(tmp_path, apptainer) -> Iterator[Job]:
         yield Job(tmp_path, Path(disk), apptainer, image)
 
 
-def test_the_weights_are_those_of_the_folder_and_one_file_of_the_shared_disk_is_opened(job, data, table):
+def test_packed_data_gives_same_weights_and_opens_one_file(job, data, table):
     ways = {
         "folder": {},
         "folder, staged": {"SLIPWAY_STAGE": "1"},
@@ -131,7 +131,7 @@ def test_the_weights_are_those_of_the_folder_and_one_file_of_the_shared_disk_is_
 
 
 @pytest.mark.parametrize("harm", ["cut", "overwritten"])
-def test_a_damaged_squashfs_image_ends_the_job_before_training(job, data, tmp_path, harm):
+def test_damaged_squashfs_image_ends_job_before_training(job, data, tmp_path, harm):
     whole = data["squashfs"].read_bytes()
     path = tmp_path / "data.sqsh"
     path.write_bytes(whole[:5000] if harm == "cut" else whole[:96] + bytes(range(256)) * (len(whole) // 256))

@@ -15,7 +15,7 @@ MOST_MB = {"cpu": 440, "cuda": 3200, "cuda12": 4400}
 """Limit that reveals unneeded packages."""
 
 
-def test_smoke(root, variant, pinned):
+def test_smoke_test_passes_in_image(root, variant, pinned):
     before = sum(os.times()[2:4])
     done = root.run("exec", root.image, "/opt/slipway/containers/smoke.sh", variant, limit=280)
     assert done.returncode == 0, done.stderr
@@ -25,7 +25,7 @@ def test_smoke(root, variant, pinned):
     assert sum(os.times()[2:4]) - before < 60  # of computing, so on two cores 30 with nothing else to do
 
 
-def test_wrong_variant_is_told_in_one_line(root, variant):
+def test_smoke_test_of_wrong_variant_gives_one_line_error(root, variant):
     other = "cuda" if variant == "cpu" else "cpu"
     done = root.run("exec", root.image, "/opt/slipway/containers/smoke.sh", other)
     assert done.returncode == 1
@@ -33,13 +33,13 @@ def test_wrong_variant_is_told_in_one_line(root, variant):
     assert_names(done.stderr, "smoke: ", f" {variant} ", f" {other} ", f"VARIANT={other}")
 
 
-def test_read_only(anyone):
+def test_image_is_read_only(anyone):
     done = anyone.run("exec", anyone.image, "touch", "/opt/slipway/mark")
     assert done.returncode == 1
     assert any(os.strerror(number) in done.stderr for number in (errno.EROFS, errno.EACCES))
 
 
-def test_packages_of_the_home_folder_stay_out(anyone):
+def test_packages_in_home_folder_are_ignored(anyone):
     package = anyone.home / ".local" / "lib" / "python3.11" / "site-packages" / "torch"
     package.mkdir(parents=True, exist_ok=True)
     (package / "__init__.py").write_text("raise SystemExit('torch of ~/.local')\n")
@@ -48,7 +48,7 @@ def test_packages_of_the_home_folder_stay_out(anyone):
     assert done.stdout.startswith("/opt/venv/"), done.stdout + done.stderr
 
 
-def test_no_variable_of_nccl_or_openmp_is_baked_in(root):
+def test_image_sets_no_nccl_openmp_or_mpi_variables(root):
     done = root.run("exec", "--cleanenv", root.image, "env")
     names = {line.split("=")[0] for line in done.stdout.splitlines()}
     prefixes = ("NCCL_", "OMP_", "OMPI_", "MKL_", "GLOO_", "UCX_", "HOROVOD_")
@@ -77,7 +77,7 @@ def test_entry_point_passes_signals(anyone):
         assert process.wait(20) == 41
 
 
-def test_labels_and_help(root, variant, pinned):
+def test_image_has_labels_and_help_text(root, variant, pinned):
     done = root.run("inspect", "--json", "--labels", "--helpfile", root.image)
     attributes = json.loads(done.stdout)["data"]["attributes"]
     labels = attributes["labels"]
@@ -91,7 +91,7 @@ def test_labels_and_help(root, variant, pinned):
         assert "apptainer run --nv slipway.sif" in attributes["helpfile"]
 
 
-def test_bill_of_materials(root, table):
+def test_bill_of_materials_lists_runtime_but_no_build_packages(root, table):
     inside = root.run("exec", root.image, "cat", "/opt/slipway/sbom.cdx.json").stdout
     components = json.loads(inside)["components"]
     names = {component["name"] for component in components}
@@ -107,7 +107,7 @@ def test_bill_of_materials(root, table):
     )
 
 
-def test_size_and_what_weighs(root, variant, table):
+def test_image_size_is_below_limit(root, variant, table):
     size = Path(root.image).stat().st_size / 1e6
     done = root.run(
         "exec", root.image, "sh", "-c", "du -sm /opt/venv/lib/python*/site-packages/* /usr/lib/* /usr/include /usr/bin"
@@ -117,7 +117,7 @@ def test_size_and_what_weighs(root, variant, table):
     assert size <= MOST_MB[variant]
 
 
-def test_sources_bound_over_the_image(root, tmp_path):
+def test_bound_sources_replace_sources_of_image(root, tmp_path):
     sources = tmp_path / "src"
     subprocess.check_call(["cp", "-R", ROOT / "src", sources])
     (sources / "trainer" / "__init__.py").write_text("MARK = 'of this folder'\n")

@@ -56,7 +56,7 @@ def outside(anyone, mpirun, *payload: str, binds: tuple[str, ...] = ()) -> subpr
     )
 
 
-def test_every_rank_in_a_container_of_its_own_finds_the_others(anyone, mpirun):
+def test_ranks_in_separate_containers_form_one_world(anyone, mpirun):
     done = outside(anyone, mpirun, "python", "-c", ALLREDUCE)
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(done.stdout.splitlines()) == ["rank 0 of 2: 3", "rank 1 of 2: 3"]
@@ -95,7 +95,7 @@ def cases():
 
 
 @pytest.mark.parametrize(("anyone", "launcher"), list(cases()), indirect=["anyone"])
-def test_an_epoch_with_the_launcher_inside(anyone, job, launcher):
+def test_two_ranks_train_with_launcher_inside_container(anyone, job, launcher):
     words = {
         "torchrun": ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2"],
         "horovodrun --gloo": ["env", f"HOME={job}", "horovodrun", "--gloo", "-np", "2"],  # writes to ~/.horovod
@@ -107,5 +107,5 @@ def test_an_epoch_with_the_launcher_inside(anyone, job, launcher):
     trained(job, anyone.run("run", *contained, anyone.image, *words, *payload, env=env))
 
 
-def test_an_epoch_with_the_launcher_outside(anyone, mpirun, job):
+def test_two_ranks_train_with_mpirun_outside_container(anyone, mpirun, job):
     trained(job, outside(anyone, mpirun, *trainer("horovod", job), binds=("--bind", str(job))))

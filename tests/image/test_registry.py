@@ -80,19 +80,19 @@ def _wait_for(port: int) -> None:
     raise AssertionError("the registry does not listen")
 
 
-def test_the_recipes_base_is_pulled_by_its_own_name(registry):
+def test_base_image_is_pulled_by_its_tag(registry):
     done = registry.run(ROOT / "build/base", TAG, "")
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"[0-9a-f]{64}\n", done.stdout)
 
 
-def test_a_base_that_is_not_there_is_told_in_one_line(registry):
+def test_missing_base_tag_gives_one_line_error(registry):
     done = registry.run(ROOT / "build/base", "docker.io/library/debian:never", "")
     assert done.returncode == 1
     assert re.fullmatch(r"build/base: .*docker.io/library/debian:never: .*\n", done.stderr)
 
 
-def test_pins_writes_the_digest_of_the_tag(registry, tree):
+def test_pins_writes_digest_of_base_tag(registry, tree):
     done = registry.run(tree / "build/pins", tree=tree)
     assert done.returncode == 0, done.stderr
     places = ["Dockerfile", "apptainer.def", "containers/pins/cpu.env", "containers/pins/cuda.env"]
@@ -105,7 +105,7 @@ def test_pins_writes_the_digest_of_the_tag(registry, tree):
     assert again.returncode == 0, again.stderr
 
 
-def test_pins_changes_nothing_without_an_answer(tree, tmp_path):
+def test_pins_changes_nothing_if_registry_is_unreachable(tree, tmp_path):
     before = (tree / "Dockerfile").read_text()
     env = os.environ | {"SCRATCH": str(tmp_path / "scratch")}
     done = subprocess.run([tree / "build/pins"], env=env, capture_output=True, text=True, check=False)
@@ -123,7 +123,7 @@ def machine() -> tuple[list[str], list[str]]:
     return [*words, "PIP_CERT=/mnt/ca-certificates.crt"], folders
 
 
-def test_the_plain_commands_make_an_image(registry, apptainer, stubs):
+def test_readme_commands_build_image_with_stub_install_scripts(registry, apptainer, stubs):
     """Only the README's commands, with install scripts that do nothing."""
     done = registry.run(ROOT / "build/buildah", "bud", "--tag", "slipway", ".", tree=stubs)
     assert done.returncode == 0, done.stderr
@@ -135,7 +135,7 @@ def test_the_plain_commands_make_an_image(registry, apptainer, stubs):
 
 @pytest.mark.prove
 @pytest.mark.parametrize("builder", ["docker", "apptainer"])
-def test_the_plain_command_makes_the_whole_image(registry, apptainer, machine, tree, builder):
+def test_readme_command_builds_complete_image(registry, apptainer, machine, tree, builder):
     words, folders = machine
     wheels = f"{registry.env['SLIPWAY_CACHE']}/image"
     binds = [f"{folder}:{folder}:ro" for folder in folders] + [f"{wheels}:/mnt:ro"]
@@ -152,13 +152,13 @@ def test_the_plain_command_makes_the_whole_image(registry, apptainer, machine, t
         assert re.search(r"(?m)^smoke: .*\b2 ranks\b", done.stdout + done.stderr)
 
 
-def test_pull_makes_a_sif_of_a_published_image(registry, tree):
+def test_pull_converts_published_image_to_sif(registry, tree):
     done = registry.run("make", "pull", f"IMAGE=docker://{TAG.removeprefix('docker.io/library/')}", tree=tree)
     assert done.returncode == 0, done.stderr
     assert (tree / "dist" / "debian-bookworm-20250520-slim.sif").stat().st_size > 1e7
 
 
-def test_pull_leaves_nothing_where_there_is_no_image(registry, tree):
+def test_pull_of_missing_image_leaves_no_files(registry, tree):
     done = registry.run(tree / "build/pull", "docker://debian:never", tree=tree)
     assert done.returncode == 1
     assert re.fullmatch(r"pull: .*dist/debian-never.sif: .*manifest unknown.*\n", done.stderr)
@@ -166,7 +166,7 @@ def test_pull_leaves_nothing_where_there_is_no_image(registry, tree):
 
 
 @pytest.mark.prove
-def test_a_published_image_of_plain_torch(registry, apptainer, machine, base, tree):
+def test_pulled_plain_torch_image_runs_user_script_only(registry, apptainer, machine, base, tree):
     """A user script runs in it; the trainer names the missing packages."""
     words, folders = machine
     steps = [

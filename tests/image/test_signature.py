@@ -19,7 +19,7 @@ def signed(root, tmp_path):
     return copy, keys
 
 
-def test_verify_takes_a_signed_image_and_refuses_a_changed_one(root, signed):
+def test_verify_accepts_signed_image_and_refuses_modified_one(root, signed):
     copy, keys = signed
     done = root.run("verify", "--local", str(copy), env=keys)
     assert done.returncode == 0, done.stderr
@@ -31,6 +31,6 @@ def test_verify_takes_a_signed_image_and_refuses_a_changed_one(root, signed):
     assert root.run("verify", "--local", str(copy), env=keys).returncode != 0
 
 
-def test_verify_refuses_an_unsigned_image(root, tmp_path):
+def test_verify_refuses_unsigned_image(root, tmp_path):
     done = root.run("verify", "--local", root.image, env={"APPTAINER_KEYSDIR": str(tmp_path / "none")})
     assert done.returncode != 0

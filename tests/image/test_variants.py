@@ -13,7 +13,7 @@ VARIANTS = sorted(path.stem for path in (ROOT / "containers" / "pins").glob("*.e
 @pytest.mark.prove
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_an_image_for_gpus_passes_the_tests_of_the_cpu_image(variant):
+def test_gpu_image_passes_tests_of_cpu_image(variant):
     image = ROOT / "dist" / f"slipway-{variant}.sif"
     if not image.exists():
         pytest.skip(f"no dist/{image.name}: `make image VARIANT={variant}` builds it, in an hour")

@@ -40,11 +40,11 @@ def answer(*words: str | Path, tree: Path = ROOT, limit: float = 120, **env: str
         ({"BUILD_ARGS": "TORHC=1"}, ["BUILD_ARGS", "TORHC", "BASE_IMAGE CUDA_VERSION HOROVOD_"]),
     ],
 )
-def test_settings_of_make_image(env, values):
+def test_unknown_settings_of_make_image_are_refused(env, values):
     assert_names(answer("build/image", **env), "image: ", *values)
 
 
-def test_no_space():
+def test_make_image_reports_too_little_scratch_space():
     script = "mount -t tmpfs -o size=8m none /mnt && SCRATCH=/mnt/scratch exec build/image"
     line = answer(*unshared("mount"), "sh", "-c", script)
     needed = re.search(r"^image: .*/mnt/scratch .*\b8 MB .*\b(\d+) MB .*SCRATCH ", line)
@@ -52,25 +52,25 @@ def test_no_space():
     assert int(needed[1]) > 8
 
 
-def test_no_network_for_the_tools(tmp_path):
+def test_debs_reports_missing_network(tmp_path):
     env = {"SLIPWAY_CACHE": str(tmp_path / "cache"), "SCRATCH": str(tmp_path / "scratch")}
     line = answer(*unshared("net"), "build/debs", "docker-registry", **env)
     assert_names(line, "build/debs: ", "docker-registry", "/etc/apt", ": E: ")
 
 
 @pytest.mark.parametrize("words", [[], ["--suite"], ["--suite", "sid"]])
-def test_packages_that_are_not_named(words):
+def test_debs_without_packages_prints_usage(words):
     assert answer("build/debs", *words) == "build/debs: usage: build/debs [--suite SUITE] PACKAGE..."
 
 
-def test_a_compute_node_is_not_taken_for_a_whole_slurm(tmp_path):
+def test_compute_node_does_not_count_as_complete_slurm(tmp_path):
     for name in ("bash", "dirname"):
         (tmp_path / name).symlink_to(shutil.which(name))
     (tmp_path / "slurmd").symlink_to("/bin/true")
     assert_names(answer("build/slurm", PATH=str(tmp_path), SYSTEM="0"), "slurm-wlm munge ")
 
 
-def test_a_pin_that_does_not_exist(tree):
+def test_nonexistent_torch_pin_is_reported(tree):
     pins = tree / "containers" / "pins" / "cpu.env"
     pins.write_text(pins.read_text().replace("TORCH_VERSION=2.", "TORCH_VERSION=99."))
     script = 'python() { /bin/false; }; export -f python; exec "$0"'  # pip's own messages come before ours
@@ -78,11 +78,11 @@ def test_a_pin_that_does_not_exist(tree):
     assert_names(line, "20-torch: ", "torch 99.", "PIP_FIND_LINKS")
 
 
-def test_run_without_an_image():
+def test_run_without_image_suggests_make_image():
     assert_names(answer("build/run", "none.sif", "true"), "run: ", "none.sif", "`make image`")
 
 
-def test_pull_of_something_else():
+def test_pull_without_image_url_is_refused():
     assert_names(answer("build/pull", "pytorch"), "pull: ", "IMAGE=docker://")
 
 
@@ -116,7 +116,7 @@ def open_tree(tree):
 
 @pytest.mark.parametrize("user", [[], ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_build_that_writes_has_ended_before_its_folder_is_removed(open_tree, user, number):
+def test_interrupted_build_ends_before_its_scratch_folder_is_removed(open_tree, user, number):
     scratch = open_tree / "scratch"
     words = [*user, "env", "--default-signal=INT", open_tree / "build/image"]
     env = os.environ | {"SCRATCH": str(scratch)}
@@ -130,7 +130,7 @@ def test_a_build_that_writes_has_ended_before_its_folder_is_removed(open_tree, u
         assert not (scratch / "slipway-work").exists()
 
 
-def test_a_build_removes_no_files_of_another_variant(open_tree):
+def test_build_keeps_partial_files_of_other_variants(open_tree):
     (open_tree / "build" / "recipes").write_text("#!/bin/bash\n")
     (open_tree / "dist").mkdir()
     ours, others = open_tree / "dist" / "slipway-cuda-docker.sif.part", open_tree / "dist" / "slipway-cuda12.sif.part"
@@ -141,7 +141,7 @@ def test_a_build_removes_no_files_of_another_variant(open_tree):
     assert (ours.exists(), others.exists()) == (False, True)
 
 
-def test_one_build_at_a_time_writes_to_a_folder(open_tree):
+def test_concurrent_builds_write_to_folder_one_at_a_time(open_tree):
     recipes = '#!/bin/bash\nset -e\nmkdir "$IMAGE_FOLDER/busy"\nsleep 0.2\nrmdir "$IMAGE_FOLDER/busy"\n'
     (open_tree / "build" / "recipes").write_text(recipes)
     builds = [
@@ -151,7 +151,7 @@ def test_one_build_at_a_time_writes_to_a_folder(open_tree):
     assert [build.wait(30) for build in builds] == [0, 0]
 
 
-def test_a_disk_without_locks_holds_images(open_tree):
+def test_build_works_on_disk_without_locks(open_tree):
     (open_tree / "build" / "recipes").write_text("#!/bin/bash\n")
     (open_tree / "bin").mkdir()
     (open_tree / "bin" / "flock").write_text('#!/bin/bash\n[ "${*: -1}" = 9 ] || exit 71\n')
@@ -160,7 +160,7 @@ def test_a_disk_without_locks_holds_images(open_tree):
     subprocess.run([open_tree / "build/image"], env=env, check=True)
 
 
-def test_scratch_may_be_a_relative_path(open_tree):
+def test_relative_scratch_path_is_made_absolute(open_tree):
     (open_tree / "build" / "recipes").write_text('#!/bin/bash\nprintf "%s" "$SCRATCH"\n')
     words = [open_tree / "build/image"]
     seen = subprocess.check_output(words, cwd=open_tree / "src", env=os.environ | {"SCRATCH": "scratch"}, text=True)
@@ -178,17 +178,17 @@ def broken(script: Path) -> None:
         ("localhost/nowhere:1", ["localhost/nowhere:1: "]),
     ],
 )
-def test_a_base_that_is_not_there(scratch, base, values):
+def test_missing_base_image_is_reported(scratch, base, values):
     assert_names(answer("build/image", BASE_IMAGE=base, SCRATCH=scratch), "build/base: ", *values)
 
 
-def test_no_network_in_the_build(base_archive, scratch):
+def test_build_reports_missing_network(base_archive, scratch):
     line = answer(*unshared("net"), "build/image", BASE_IMAGE=base_archive, SCRATCH=scratch)
     assert_names(line, "image: ", "buildah: Dockerfile", "Horovod", "10-system: ", "apt-get")
 
 
 @pytest.mark.parametrize(("route", "step"), [("docker", "buildah: Dockerfile"), ("apptainer", "apptainer.def")])
-def test_a_build_that_fails_in_the_middle(stubs, base_archive, scratch, route, step):
+def test_build_with_failing_install_script_leaves_no_image(stubs, base_archive, scratch, route, step):
     broken(stubs / "containers" / "install" / "60-sbom.sh")
     line = answer("build/image", tree=stubs, ROUTES=route, BASE_IMAGE=base_archive, SCRATCH=scratch)
     assert_names(line, "image: ", step, "60-broken: on purpose", f"{scratch}/build-cpu.log")
@@ -196,7 +196,7 @@ def test_a_build_that_fails_in_the_middle(stubs, base_archive, scratch, route, s
 
 
 @pytest.mark.parametrize("route", ["docker", "apptainer"])
-def test_an_image_that_fails_its_own_test_is_not_kept(stubs, base_archive, scratch, route):
+def test_image_that_fails_smoke_test_is_removed(stubs, base_archive, scratch, route):
     (stubs / "containers" / "smoke.sh").write_text('#!/bin/bash\necho "smoke: on purpose" >&2\nexit 1\n')
     line = answer("build/image", tree=stubs, ROUTES=route, BASE_IMAGE=base_archive, SCRATCH=scratch)
     assert_names(line, "image: ", ": smoke: on purpose", f"{scratch}/build-cpu.log")
@@ -216,7 +216,7 @@ def processes(word: str) -> list[Path]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_nothing_is_left_of_a_build_that_is_stopped(stubs, base_archive, scratch, number):
+def test_stopped_build_leaves_no_processes_mounts_or_files(stubs, base_archive, scratch, number):
     script = f"#!/bin/bash\necho + waiting\nexec -a {scratch}/waiting sleep 600\n"
     (stubs / "containers" / "install" / "10-system.sh").write_text(script)
     env = os.environ | {"BASE_IMAGE": base_archive, "SCRATCH": scratch}

@@ -28,7 +28,7 @@ def said(home, program, *words):
     return done.stdout.splitlines()
 
 
-def test_machine_code_for_each_architecture_and_ptx_for_the_last(home):
+def test_nvcc_gencode_gives_sass_per_architecture_and_last_ptx(home):
     words = ["-gencode", "arch=compute_70,code=sm_70", "-gencode", 'arch=compute_90,code="sm_90,compute_90"']
     assert said(
         home, "nvcc", "--cuda-gpu-arch=sm_52", "-O3", "-Xcompiler", "-fPIC", *words, "-x", "cuda", "a b.cu"
@@ -48,15 +48,15 @@ def test_machine_code_for_each_architecture_and_ptx_for_the_last(home):
     ]
 
 
-def test_cmakes_own_architecture_where_nothing_else_is_said(home):
+def test_nvcc_keeps_cmake_architecture_without_gencode(home):
     assert "--cuda-gpu-arch=sm_52" in said(home, "nvcc", "--cuda-gpu-arch=sm_52", "-v", "CMakeCUDACompilerId.cu")
 
 
-def test_the_version_is_that_of_both(home):
+def test_nvcc_version_prints_versions_of_clang_and_ptxas(home):
     assert said(home, "nvcc", "--version") == ["clang++-0", "--version", "ptxas", "--version"]
 
 
-def test_images_of_a_fat_binary(home):
+def test_fatbinary_image_options_are_translated_for_cuda_13(home):
     words = ["-64", "--create", "out", "--image=profile=sm_90a,file=a,b.o", "--image=profile=compute_90,file=c.s"]
     assert said(home, "fatbinary", *words) == [
         "fatbinary-13",

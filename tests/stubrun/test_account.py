@@ -20,7 +20,7 @@ ENDS = [
 
 
 @pytest.mark.parametrize(("script", "env", "code"), [*(("ddp.job", *end) for end in ENDS), ("ddp.pbs", *ENDS[1])])
-def test_the_usage_line_appears_once_before_the_final_message(project, script, env, code):
+def test_usage_line_is_printed_once_before_final_message(project, script, env, code):
     ended = project.run(script, **env)
     assert ended.code == code
     assert len(USED.findall(ended.err)) == 1
@@ -30,7 +30,7 @@ def test_the_usage_line_appears_once_before_the_final_message(project, script, e
 
 
 @pytest.mark.parametrize("env", [{"STUB_PREFLIGHT": "78"}, {"SLIPWAY_DATA": "missing"}, {"STUB_ON_GETENT": "exit 2"}])
-def test_it_says_nothing_where_no_rank_has_started(project, env):
+def test_no_usage_line_if_no_rank_started(project, env):
     ended = project.run("ddp.job", **env)
     assert (ended.code, USED.findall(ended.err)) == (78, [])
     assert list(project.folder.rglob("account.json")) == []
@@ -47,7 +47,7 @@ def drivers(tmp_path):
 
 
 @pytest.mark.parametrize("script", ["ddp.sh", "ddp.job", "horovod-srun.job", "ddp.pbs"])
-def test_gpus_are_read_while_the_ranks_run(project, drivers, script):
+def test_gpu_usage_is_sampled_while_ranks_run(project, drivers, script):
     """From the launch in the script, through the container's command line, to the usage line."""
     library = changed_library(project, "gpu_usage.py", "INTERVAL = 10.0", "INTERVAL = 0.2")
     seen = 'n=0; until ls "$RUN_DIR/logs/1/"gpus.* >/dev/null 2>&1 || [ $((n += 1)) = 200 ]; do sleep 0.05; done'

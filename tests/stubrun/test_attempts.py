@@ -59,7 +59,7 @@ def again(project, first, *arguments, **env):
 
 
 @pytest.mark.parametrize("script", ["ddp.job", "single.job"])
-def test_out_of_time_a_job_requeues_itself(project, script):
+def test_job_requeues_itself_at_time_limit(project, script):
     ended = project.run(script, **OUT_OF_TIME)
     assert ended.code == 75
     assert ended.calls[-1] == ["scontrol", "requeue", "4711"]
@@ -127,7 +127,7 @@ TERM = 'kill -TERM "$STUB_SCRIPT_PID"; sleep 0.2'
         ),
     ],
 )
-def test_how_a_job_ends_and_whether_it_requeues_itself(project, env, code, requeued, said):
+def test_exit_code_and_requeue_by_verdict(project, env, code, requeued, said):
     ended = project.run("ddp.job", **env)
     assert (ended.code, ended.requeued, slugs(ended.err)) == (code, requeued, said), ended
 
@@ -146,19 +146,19 @@ SILENT = {"STUB_ON_SCONTROL": 'case $* in *"show job"*) exit 1 ;; esac'}
         ("ddp.pbs", {"STUB_ON_QSTAT": "exit 1"}, ["qsub"]),
     ],
 )
-def test_where_a_job_cannot_requeue_itself_it_names_the_command_that_continues_the_run(project, script, env, command):
+def test_continue_command_is_printed_if_requeue_fails(project, script, env, command):
     ended = project.run(script, "--epochs", "9", **env, **OUT_OF_TIME)
     assert (ended.code, "no-requeue" in slugs(ended.err)) == (75, True)
     assert ended.continuation_words == [*command, str(ended.run_dir / "job.sh")]
 
 
 class TestVerdict:
-    def test_one_of_another_attempt_is_not_used(self, project, first):
+    def test_verdict_of_other_attempt_is_ignored(self, project, first):
         other = 'echo "done 9 x" >"$RUN_DIR/verdict.1"; echo "done 9 x" >"$RUN_DIR/verdict.3"; exit 9'
         second = project.run("ddp.job", SLIPWAY_RUN_DIR=str(first.run_dir), STUB_ON_TRAIN=other)
         assert (second.code, second.env["TRAINER_ATTEMPT"], second.requeued) == (9, "2", False)
 
-    def test_the_cause_of_a_failure_is_told_in_one_line(self, project):
+    def test_cause_of_failure_is_reported_in_one_line(self, project):
         said = "trainer: the data are gone"
         ended = project.run("ddp.job", STUB_ERROR=said, STUB_CODE="1")
         log = ended.run_dir / "logs" / "1" / "stderr.log"
@@ -167,7 +167,7 @@ class TestVerdict:
         assert log.read_text() == f"{said}\n"
 
     # regression: rank-failed, exit code 143
-    def test_a_signal_before_the_ranks_could_save_is_no_failure(self, project):
+    def test_signal_before_save_ends_job_as_stopped_early(self, project):
         kill = 'kill -TERM "$STUB_SCRIPT_PID"; sleep 1; exit 143'
         ended = project.run("ddp.sh", STUB_ON_TRAIN=kill)
         assert ended.code == 75, ended
@@ -175,7 +175,7 @@ class TestVerdict:
         assert ended.continuation_words == ["bash", str(ended.run_dir / "job.sh")]
 
 
-class TestTwoAtOnce:
+class TestConcurrentStarts:
     """A second start in a run folder while a script without a lock trains there."""
 
     TRAIN = f'{WAIT}; test -d "$TMPDIR"'
@@ -183,7 +183,7 @@ class TestTwoAtOnce:
     # regression: both trained, and the second removed the scratch of the first
     @pytest.mark.parametrize("script", ["ddp.job", "ddp.sh"])
     @pytest.mark.parametrize("killed", [False, True])
-    def test_in_one_allocation(self, project, script, killed):
+    def test_second_start_in_same_allocation_is_refused(self, project, script, killed):
         path = project.folder / f"my.{script}"  # by a name of the user's
         shutil.copy(SCRIPTS / script, path)
         own = {"SLIPWAY_LIB": str(SCRIPTS / "lib"), "STUB_BATCH": "0", "ENVIRONMENT": None}
@@ -204,12 +204,12 @@ class TestTwoAtOnce:
         assert (third.code, third.env["TRAINER_ATTEMPT"]) == (0, "2"), third
 
 
-class TestElsewhere:
+class TestSharedDisk:
     """A run folder on a disk that several clusters or machines share."""
 
     # regression: it trained there, too
     @pytest.mark.parametrize("script", ["ddp.job", "ddp.sh"])
-    def test_what_may_still_run_there_is_not_joined(self, project, script):
+    def test_job_possibly_running_on_other_machine_blocks_run(self, project, script):
         first = project.run(script, SLURM_CLUSTER_NAME="far", STUB_CODE="1")
         process = first.run_dir / "logs" / "1" / "process"
         began, ended = process.read_text().splitlines()
@@ -226,7 +226,7 @@ class TestElsewhere:
             assert jobs == ["slurm 4711 far\n", "slurm 4800 near\n"]
 
     # regression: it began at step 0, without a message
-    def test_a_requeued_job_whose_run_folder_is_gone_says_so(self, project):
+    def test_requeued_job_with_missing_run_folder_gives_warning(self, project):
         ended = project.run("ddp.job", SLURM_RESTART_COUNT="1", **DONE)
         assert ended.code == 0
         assert_warning(ended.err, "run-folder-moved", ended.run_dir)
@@ -238,7 +238,7 @@ class TestElsewhere:
 
 
 class TestAttempts:
-    def test_each_has_the_next_number_whatever_started_it(self, project):
+    def test_each_attempt_has_next_number(self, project):
         first = project.run("ddp.job", STUB_CODE="1")
         folder = {"SLIPWAY_RUN_DIR": str(first.run_dir)}
         second = project.run("ddp.job", **folder, **OUT_OF_TIME)  # Slurm's requeue after the loss of a node
@@ -252,7 +252,7 @@ class TestAttempts:
         assert (first.run_dir / "logs" / "1" / "code").read_text() == "1\n"
 
     # regression: save_library removed RUN_DIR/lib while another job worked with it
-    def test_jobs_that_begin_in_one_folder_at_once_share_no_number(self, project):
+    def test_concurrent_jobs_in_one_folder_share_no_attempt_number(self, project):
         """A job that finds the folder taken may be refused with a one-line error; none may fail in another way."""
         run_dir = project.folder / "run"
         seen = 'echo "$TRAINER_ATTEMPT" >>"$STUB_LOG.numbers"'
@@ -266,14 +266,14 @@ class TestAttempts:
         numbers = Path(f"{project.log}.numbers").read_text().split()
         assert (len(numbers), len(set(numbers))) == (codes.count(0), codes.count(0))
 
-    def test_a_requeue_runs_what_the_run_folder_holds_without_being_told(self, project):
+    def test_requeued_job_uses_library_of_run_folder(self, project):
         """Slurm starts the script again and passes only a count."""
         first = project.run("ddp.job", SLIPWAY_RUN_DIR=None, **OUT_OF_TIME)
         second = project.run("ddp.job", SLIPWAY_RUN_DIR=None, SLURM_RESTART_COUNT="1", SLIPWAY_LIB="/gone", **DONE)
         assert (first.code, second.code) == (75, 0)
         assert second.env["TRAINER_ATTEMPT"] == "2"
 
-    def test_another_job_that_was_given_a_number_again_is_refused(self, project):
+    def test_new_job_with_reused_job_id_is_refused(self, project):
         """A reinstalled cluster counts its jobs from 1."""
         first = project.run("ddp.job", SLIPWAY_RUN_DIR=None, **DONE)
         second = project.run("ddp.job", SLIPWAY_RUN_DIR=None)
@@ -282,7 +282,7 @@ class TestAttempts:
         assert launches_of(second) == []
 
     # regression: sbatch horovod.job ran the ddp.job of that folder without a message
-    def test_a_run_of_another_script_is_refused(self, project, first):
+    def test_run_folder_of_other_script_is_refused(self, project, first):
         for script in ("horovod.job", "ddp-ranks.job", "ddp.pbs"):
             second = project.run(script, SLIPWAY_RUN_DIR=str(first.run_dir), **DONE)
             second.assert_refused("folder-holds-run", first.run_dir, "job.sh")
@@ -290,7 +290,7 @@ class TestAttempts:
         assert again(project, first, **DONE).code == 0
 
     @ROOT_ONLY
-    def test_the_run_folder_of_another_user_is_refused(self, project):
+    def test_run_folder_of_other_user_is_refused(self, project):
         run_dir = project.folder / "theirs"
         run_dir.mkdir()
         os.chown(run_dir, 12345, 12345)
@@ -311,7 +311,7 @@ class TestAttempts:
             {"logs/1/job": "slurm 1\n"},
         ],
     )
-    def test_a_folder_with_other_files_is_refused_and_unchanged(self, project, script, files):
+    def test_folder_with_other_files_is_refused_and_unchanged(self, project, script, files):
         folder = project.folder / "home"
         for name, text in {"input.toml": "mine", **files}.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -321,7 +321,7 @@ class TestAttempts:
         ended.assert_refused("folder-holds-other-files", folder, "SLIPWAY_RUN_DIR")
         assert contents(folder) == before
 
-    def test_the_library_of_an_attempt_that_could_not_begin_is_replaced(self, project):
+    def test_library_of_failed_first_attempt_is_replaced(self, project):
         lib = changed_library(project, "slurm.bash", "find_allocation() {", "find_allocation() { : once;")
         env = {"SLIPWAY_RUN_DIR": str(project.folder / "run"), "STUB_ON_SRUN": "exit 1"}
         assert project.run("ddp.job", SLIPWAY_LIB=str(lib), **env).code == 78
@@ -332,7 +332,7 @@ class TestAttempts:
         assert ": once;" not in kept.read_text()
 
 
-class TestOthers:
+class TestOtherUsers:
     """A user who may write what a job runs could run code as the job's user."""
 
     def assert_not_run(self, project, first, path, *values):
@@ -345,18 +345,18 @@ class TestOthers:
 
     # regression: another member of the group replaced lib, and the job ran it
     @pytest.mark.parametrize("name", [".", "job.sh", "lib", "lib/job.bash", "input.toml"])
-    def test_what_they_can_write_is_not_run(self, project, first, name):
+    def test_files_writable_by_others_are_not_run(self, project, first, name):
         path = first.run_dir / name
         path.chmod(path.stat().st_mode | 0o020)
         self.assert_not_run(project, first, path)
 
     @ROOT_ONLY
     @pytest.mark.parametrize("name", ["lib", "lib/job.bash"])
-    def test_what_they_own_is_not_run(self, project, first, name):
+    def test_files_owned_by_others_are_not_run(self, project, first, name):
         os.chown(first.run_dir / name, 12345, 12345)
         self.assert_not_run(project, first, first.run_dir / name, 12345)
 
-    def test_whatever_the_umask_they_can_write_nothing_that_a_job_makes(self, project):
+    def test_job_creates_no_files_writable_by_others(self, project):
         before = os.umask(0)
         try:
             output = {"SLIPWAY_RUN_DIR": None, "SLIPWAY_OUTPUT": str(project.folder / "new" / "runs")}
@@ -369,7 +369,7 @@ class TestOthers:
         assert [path for path in made if path.stat().st_mode & 0o022 and not path.name.startswith("stub")] == []
 
     @ROOT_ONLY
-    def test_a_library_is_of_the_user_or_of_who_owns_what_was_named(self, project, open_folder):
+    def test_library_of_other_user_is_accepted_only_if_named(self, project, open_folder):
         """A library in the submission folder was not named by the user."""
         jobscripts = open_folder / "jobscripts"
         shutil.copytree(SCRIPTS / "lib", jobscripts / "lib")
@@ -385,7 +385,7 @@ class TestOthers:
             ended.assert_refused("writable-by-others", 12346, jobscripts / "lib" / "job.bash")
 
     @pytest.mark.parametrize(("name", "mode"), [("lib/job.bash", 0o664), ("lib", 0o775), ("lib", 0o777), (".", 0o777)])
-    def test_nor_is_a_library_run_that_they_can_write_or_exchange(self, project, open_folder, name, mode):
+    def test_library_writable_by_others_is_refused(self, project, open_folder, name, mode):
         shutil.copytree(SCRIPTS / "lib", open_folder / "a" / "lib")
         path = open_folder / "a" / name
         path.chmod(mode)
@@ -393,7 +393,7 @@ class TestOthers:
         ended.assert_refused("writable-by-others", path)
 
     # regression: refused under umask 002 with a private group for each user
-    def test_a_clone_of_a_private_group_just_works(self, project, open_folder):
+    def test_clone_writable_by_private_group_is_accepted(self, project, open_folder):
         user, group = (12345, 12346) if os.getuid() == 0 else (os.getuid(), os.getgid())  # root has none
         shutil.copytree(SCRIPTS / "lib", open_folder / "clone" / "lib")
         script = shutil.copy(SCRIPTS / "ddp.job", open_folder / "clone")
@@ -405,7 +405,7 @@ class TestOthers:
         project.run(script, **DONE).assert_refused("writable-by-others", "chmod -R go-w", open_folder / "clone" / "lib")
 
     # regression: refused, although a colleague's was not
-    def test_a_folder_of_one_s_team_works_with_a_warning(self, project, open_folder):
+    def test_team_writable_output_folder_gives_warning(self, project, open_folder):
         open_folder.chmod(0o2775)
         env = {"SLIPWAY_OUTPUT": str(open_folder / "runs"), "SLIPWAY_RUN_DIR": None}
         ended = project.run("ddp.job", **env, **OUT_OF_TIME)
@@ -417,7 +417,7 @@ class TestOthers:
         assert (ended.code, slugs(ended.err)) == (0, ["writable-by-others"])
 
     @pytest.mark.parametrize("script", ["ddp.job", "ddp.pbs"])
-    def test_where_all_modes_are_777_the_user_can_answer_for_it(self, project, open_folder, script):
+    def test_trusted_folder_accepts_mode_777(self, project, open_folder, script):
         disk = open_folder / "disk"
         shutil.copytree(SCRIPTS / "lib", disk / "lib")
         (disk / "run").mkdir()
@@ -440,7 +440,7 @@ def contents(folder):
 
 
 class TestRequeues:
-    def test_as_often_as_allowed_in_one_job(self, project):
+    def test_job_requeues_itself_up_to_max_requeues(self, project):
         env = {"SLIPWAY_MAX_REQUEUES": "2", **OUT_OF_TIME}
         run_dir = str(project.folder / "run")
         ended = [project.run("ddp.job", SLIPWAY_RUN_DIR=run_dir, **env) for _ in range(3)]
@@ -450,7 +450,7 @@ class TestRequeues:
         assert ended[-1].continuation_words == ["sbatch", "--nodes=2", f"{run_dir}/job.sh"]
 
     # regression: a verdict that named no step, or a run whose newest checkpoint was still the previous attempt's
-    def test_only_if_the_attempt_has_saved_a_step(self, project):
+    def test_job_requeues_itself_only_if_attempt_saved_a_step(self, project):
         folder = {"SLIPWAY_RUN_DIR": str(project.folder / "run")}
         saves = f'mkdir "$RUN_DIR/checkpoints"; ln -s step_8 "$RUN_DIR/checkpoints/latest"; {LEAVES.format(0)}'
         runs = [
@@ -459,7 +459,7 @@ class TestRequeues:
         assert [slugs(ended.err) for ended in runs] == [["no-requeue"], ["requeued"], ["no-requeue"]]
         assert [(ended.code, ended.requeued) for ended in runs] == [(75, False), (75, True), (75, False)]
 
-    def test_a_submission_by_hand_begins_anew(self, project):
+    def test_manual_submission_resets_requeue_count(self, project):
         first = project.run("ddp.job", SLIPWAY_MAX_REQUEUES="1", **OUT_OF_TIME)
         run_dir = str(first.run_dir)
         assert not project.run("ddp.job", SLIPWAY_RUN_DIR=run_dir, SLIPWAY_MAX_REQUEUES="1", **OUT_OF_TIME).requeued
@@ -467,7 +467,7 @@ class TestRequeues:
         assert (first.run_dir / "requeues").read_text() == "1 4711\n1 4800\n"
 
     # regression: each job of a run restarted the count, since the file held the other job's number
-    def test_two_jobs_of_one_run_that_take_turns_are_both_bounded(self, project):
+    def test_alternating_jobs_of_one_run_are_both_limited(self, project):
         first = project.run("ddp.job", SLIPWAY_MAX_REQUEUES="1", **OUT_OF_TIME)
         folder = {"SLIPWAY_RUN_DIR": str(first.run_dir), "SLIPWAY_MAX_REQUEUES": "1"}
         turns = [project.run("ddp.job", SLURM_JOB_ID=job, **folder, **OUT_OF_TIME) for job in ("12", "4711", "12")]
@@ -477,7 +477,7 @@ class TestRequeues:
         "count",
         ["", "abc 4711", "a[$(touch executed)] 4711", "-5 4711", "99999999999999999999 4711", "08 4711"],
     )
-    def test_neither_a_damaged_count_nor_an_earlier_attempt_counts_as_a_requeue(self, project, count):
+    def test_damaged_count_or_earlier_attempt_is_not_a_requeue(self, project, count):
         """Slurm itself restarts a job after preemption and after the loss of a node."""
         run_dir = project.folder / "run"
         (run_dir / "logs" / "1").mkdir(parents=True)
@@ -489,7 +489,7 @@ class TestRequeues:
 
     @pytest.mark.parametrize("broken", ["exit 1", "exec sleep 60"])
     @pytest.mark.parametrize(("verdict", "code"), [(OUT_OF_TIME, 75), (DONE, 0)])
-    def test_a_clean_up_that_fails_or_hangs_changes_nothing(self, project, broken, verdict, code):
+    def test_failed_or_hung_cleanup_keeps_exit_code_and_requeue(self, project, broken, verdict, code):
         rm = f"case $* in */remove_folders.sh*) {broken} ;; esac"
         lib = changed_library(project, "scratch.bash", '"${cleanup_seconds:-20}"', "1")
         ended = project.run("ddp.job", STUB_ON_SRUN=rm, SLIPWAY_LIB=str(lib), **verdict)
@@ -516,7 +516,7 @@ class TestJobSh:
         shutil.copytree(project.folder / ".venv", project.folder / "my venv", symlinks=True)
 
     @pytest.mark.parametrize("script", KINDS)
-    def test_it_keeps_settings_and_arguments(self, project, script):
+    def test_job_sh_keeps_settings_and_arguments(self, project, script):
         arguments = () if is_pbs(SCRIPTS / script) else self.ARGUMENTS
         first = project.run(script, *arguments, **self.SET, **DONE)
         second = again(project, first, STUB_CODE="3")
@@ -530,19 +530,19 @@ class TestJobSh:
         assert before == after
         assert [*project.folder.glob("executed"), *project.spool.glob("executed")] == []
 
-    def test_it_keeps_the_backend(self, project):
+    def test_job_sh_keeps_backend(self, project):
         first = project.run("ddp.job", BACKEND="horovod", **DONE)
         second = again(project, first, **DONE)
         assert (second.code, second.env["HOROVOD_SIZE"]) == (0, "4")
 
-    def test_it_keeps_a_users_script_and_its_arguments_under_pbs(self, project):
+    def test_job_sh_keeps_user_script_and_arguments_under_pbs(self, project):
         first = project.run("ddp.pbs", "--tag", "a, 'b'", SLIPWAY_SCRIPT="my train.py")
         second = again(project, first)
         assert (first.code, second.code) == (0, 0)
         own = [words for words in second.of("torchrun") if words[-2:] == ["--tag", "a, 'b'"]]
         assert own[0][-3] == str(project.folder / "my train.py")
 
-    def test_nothing_of_the_allocation_is_kept(self, project, first):
+    def test_job_sh_keeps_nothing_of_allocation(self, project, first):
         other = {"SLURM_GPUS_ON_NODE": "4", "STUB_NODES": "n7 n8 n9", "SLURM_JOB_CPUS_PER_NODE": "64(x3)"}
         second = again(project, first, STUB_ADDRESS="10.0.0.7", **other, **DONE)
         assert second.code == 0
@@ -554,7 +554,7 @@ class TestJobSh:
         kept = text.partition("# Kept settings (")[2].partition("# Kept settings end.")[0]
         assert re.findall("RANKS_PER_NODE|MASTER_|OMP_|NODELIST|10.0.0|24711", kept) == []
 
-    def test_a_variable_that_is_set_now_wins(self, project):
+    def test_current_variables_override_kept_settings(self, project):
         first = project.run("ddp.job", "--epochs", "1", SLIPWAY_DEVICE="auto", SLIPWAY_RANKS_PER_NODE="2", **DONE)
         second = again(project, first, "--epochs", "2", SLIPWAY_DEVICE="cpu", SLIPWAY_RANKS_PER_NODE="1", **DONE)
         assert option_of(second, "--device") == "cpu"
@@ -564,7 +564,7 @@ class TestJobSh:
         assert third.env["TRAINER_RANKS_PER_NODE"] == "1"
         assert payload_of(third)[-2:] == ["--epochs", "2"]
 
-    def test_in_a_requeue_of_the_same_job_the_kept_value_wins(self, project):
+    def test_kept_settings_override_variables_in_requeue(self, project):
         """Slurm starts it with the submission's environment, though job.sh may know better."""
         first = project.run("ddp.job", SLIPWAY_DEVICE="auto", **OUT_OF_TIME)
         edited = (
@@ -576,7 +576,7 @@ class TestJobSh:
         second = project.run("ddp.job", SLIPWAY_RUN_DIR=str(first.run_dir), SLIPWAY_DEVICE="auto", **DONE)
         assert option_of(second, "--device") == "cpu"
 
-    def test_settings_of_a_third_attempt_are_those_of_the_first(self, project):
+    def test_third_attempt_has_settings_of_first(self, project):
         first = project.run("ddp.job", **self.SET, **OUT_OF_TIME)
         second = again(project, first, **OUT_OF_TIME)
         third = again(project, first, SLURM_JOB_ID="4900", **DONE)
@@ -588,7 +588,7 @@ class TestJobSh:
 
     @pytest.mark.parametrize("change", CHANGES)
     @pytest.mark.parametrize("started", ["requeue", "new job"])
-    def test_it_runs_the_kept_library_whatever_has_become_of_the_original(self, project, change, started):
+    def test_kept_library_runs_after_original_changed_or_moved(self, project, change, started):
         scripts = project.folder / "jobscripts"
         shutil.copytree(SCRIPTS / "lib", scripts / "lib")
         script = shutil.copy(SCRIPTS / "ddp.job", scripts)
@@ -602,7 +602,7 @@ class TestJobSh:
             second = again(project, first, **DONE)
         assert (second.code, second.notes) == (0, [])
 
-    def test_it_continues_after_the_clone_is_deleted(self, project, tmp_path):
+    def test_run_continues_after_clone_is_deleted(self, project, tmp_path):
         first = project.run("ddp.job", SLIPWAY_RUN_DIR=str(tmp_path / "elsewhere"), **DONE)
         assert first.code == 0
         (tmp_path / "image.sif").touch()
@@ -615,29 +615,29 @@ class TestJobSh:
         project.folder.mkdir()
 
     # regression: after `cd -- "$kept_folder"` save_job_script looks for a relative $0 there
-    def test_it_can_be_started_by_its_bare_name_in_the_run_folder(self, project):
+    def test_job_sh_starts_by_bare_name_in_run_folder(self, project):
         first = project.run("ddp.sh", **OUT_OF_TIME)
         second = project.run("/bin/bash", "job.sh", cwd=first.run_dir, SLIPWAY_RUN_DIR=None, **DONE)
         assert (second.code, second.notes) == (0, []), second.err
 
     # regression: run_dir is made absolute only after `cd -- "$kept_folder"`
-    def test_it_takes_a_relative_run_folder(self, project, moved):
+    def test_job_sh_accepts_relative_run_folder(self, project, moved):
         script = moved.run_dir / "job.sh"
         second = project.run(script, cwd=project.folder / "configs", SLIPWAY_RUN_DIR="../moved", **DONE)
         assert (second.code, second.notes) == (0, []), second.err
         assert (second.env["TRAINER_ATTEMPT"], second.env["RUN_DIR"]) == ("2", str(moved.run_dir))
 
-    def test_a_run_folder_that_was_moved_has_to_be_named(self, project, moved):
+    def test_moved_run_folder_is_refused_without_run_dir_setting(self, project, moved):
         again(project, moved).assert_refused("run-folder-moved", project.folder / "run 1", "SLIPWAY_RUN_DIR")
 
     # regression: the kept SLIPWAY_CONFIG names input.toml by the old path
-    def test_a_run_folder_that_was_moved_continues_where_it_is_named(self, project, moved):
+    def test_moved_run_folder_continues_with_run_dir_setting(self, project, moved):
         second = again(project, moved, SLIPWAY_RUN_DIR=str(moved.run_dir), **DONE)
         assert (second.code, second.env.get("RUN_DIR")) == (0, str(moved.run_dir)), second
 
     # regression: the run from which it was copied continued, with other arguments
     @pytest.mark.parametrize("way", ["path", "setting", "command"])
-    def test_a_copy_does_not_continue_its_original(self, project, first, way):
+    def test_copied_run_folder_does_not_continue_original(self, project, first, way):
         fork = project.folder / "fork"
         shutil.copytree(first.run_dir, fork, symlinks=True)
         kept = shutil.copy(fork / "job.sh", project.spool / "slurm_script")  # by Slurm
@@ -651,7 +651,7 @@ class TestJobSh:
         assert launches_of(second) == []
 
     # regression: the original continued
-    def test_a_copy_is_refused_if_slurm_does_not_say_which_one_it_is(self, project, first):
+    def test_spooled_job_sh_is_refused_if_slurm_is_silent(self, project, first):
         script = shutil.copy(first.run_dir / "job.sh", project.spool / "slurm_script")
         silent = {**SILENT, "SLURM_JOB_ID": "4800"}
         second = project.run(script, SLIPWAY_RUN_DIR=None, **silent)
@@ -659,12 +659,12 @@ class TestJobSh:
         for named in ({"SLIPWAY_RUN_DIR": str(first.run_dir)}, {"SLIPWAY_RUN_DIR": None, "SLURM_RESTART_COUNT": "1"}):
             assert project.run(script, **named, **silent, **DONE).code == 0
 
-    def test_a_configuration_that_has_changed_since_is_not_read(self, project, first):
+    def test_resumed_job_ignores_changed_configuration(self, project, first):
         (project.folder / "configs" / "digits.toml").write_text("epochs = 99\n")
         second = again(project, first, **DONE)
         assert Path(option_of(second, "trainer")).read_text() == "epochs = 1\n"
 
-    def test_the_files_of_the_run_folder_are_complete_or_absent(self, project, first):
+    def test_previous_job_sh_remains_if_write_fails(self, project, first):
         """If the disk fills up while job.sh is written, the previous one remains."""
         before = (first.run_dir / "job.sh").read_text()
         broken = project.spool / "broken"

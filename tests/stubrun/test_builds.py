@@ -84,7 +84,7 @@ def environments(place):
 
 
 class TestVenv:
-    def test_the_link_leads_to_the_new_one_and_the_old_one_stays(self, run, place):
+    def test_link_points_to_new_venv_and_old_venv_is_kept(self, run, place):
         done = run("venv_build.job")
         assert (done.returncode, len(done.stderr.splitlines())) == (0, 1)
         assert str(place / ".venv") in done.stderr
@@ -99,26 +99,26 @@ class TestVenv:
         ("stub", "values"),
         [("setup", []), ("trainer", ["no torch"]), ("horovod", ["Horovod", "no libmpi"])],
     )
-    def test_one_that_fails_changes_nothing(self, run, place, stub, values):
+    def test_failed_venv_build_changes_nothing(self, run, place, stub, values):
         run("venv_build.job")
         before = environments(place)
         assert_refused(run("venv_build.job", stub=stub, SLIPWAY_HOROVOD="1"), "build-failed", *values)
         assert environments(place) == before
         assert list((place / "disk").iterdir()) == []
 
-    def test_a_folder_that_it_did_not_make_is_left_alone(self, run, place):
+    def test_existing_folder_is_refused_and_left_unchanged(self, run, place):
         (place / ".venv").mkdir()
         assert_refused(run("venv_build.job"), "file-exists", place / ".venv", "SLIPWAY_VENV")
         assert list((place / ".venv").iterdir()) == []
 
     @pytest.mark.parametrize("target", ["elsewhere", "/gone"])
-    def test_nor_is_a_link_that_it_did_not_make_replaced(self, run, place, target):
+    def test_foreign_link_is_refused_and_left_unchanged(self, run, place, target):
         (place / ".venv").symlink_to(target)
         assert_refused(run("venv_build.job"), "file-exists", place / ".venv", "SLIPWAY_VENV")
         assert (place / ".venv").readlink() == Path(target)
 
     # regression: it replaced whatever had its temporary link's name, and lost the environment if that was a folder
-    def test_nothing_else_is_replaced(self, run, place):
+    def test_existing_file_named_like_temporary_link_is_kept(self, run, place):
         (place / ".venv.new").mkdir()
         assert run("venv_build.job").returncode == 0
         assert (place / ".venv" / "level").exists()
@@ -127,14 +127,14 @@ class TestVenv:
         assert run("venv_build.job").returncode == 0
         assert (place / ".venv.new").read_text() == "mine"
 
-    def test_nothing_is_written_to_the_home_folder_nor_read_from_this_shells_python(self, run, place):
+    def test_venv_build_ignores_home_folder_and_pythonpath(self, run, place):
         run("venv_build.job", PYTHONPATH="/somewhere", SLIPWAY_WHEELHOUSE="wheels")
         env = seen(place)
         for name in ("TMPDIR", "XDG_CACHE_HOME", "PIP_CACHE_DIR"):
             assert env[name].startswith(str(place / "disk")), name
         assert ("PYTHONPATH" in env, env["WHEELHOUSE"], env["VARIANT"]) == (False, f"{place}/wheels", "cuda")
 
-    def test_a_site_s_own_nccl_comes_with_its_own_cuda(self, run, place):
+    def test_site_nccl_requires_cuda_home(self, run, place):
         own = {"SLIPWAY_HOROVOD": "1", "SLIPWAY_NCCL_PATH": "/nccl"}
         assert_refused(run("venv_build.job", **own), "no-cuda-home", "SLIPWAY_NCCL_PATH", "CUDA_HOME")
         run("venv_build.job", **own, CUDA_HOME="/cuda")
@@ -149,7 +149,7 @@ class TestVenv:
         ("image_build.job", "bin/apptainer", "no-container-runtime", ["apptainer", platform.node()]),
     ],
 )
-def test_what_a_build_needs_and_does_not_find_is_named(run, place, script, missing, slug, values):  # noqa: PLR0917
+def test_missing_build_script_or_runtime_is_refused(run, place, script, missing, slug, values):  # noqa: PLR0917
     (place / missing).unlink()
     assert_refused(run(script), slug, *values)
 
@@ -164,7 +164,7 @@ def test_what_a_build_needs_and_does_not_find_is_named(run, place, script, missi
         ("image_build.job", {"SLIPWAY_BUILD_ARGS": "A=1\nB=2"}, "bad-value"),
     ],
 )
-def test_a_bad_setting_ends_it_before_anything_is_written(run, place, script, bad, slug):
+def test_invalid_build_setting_is_refused_before_anything_is_written(run, place, script, bad, slug):
     before = sorted(place.rglob("*"))
     assert_refused(run(script, **bad), slug, *bad)
     assert sorted(place.rglob("*")) == before
@@ -179,7 +179,7 @@ def test_a_bad_setting_ends_it_before_anything_is_written(run, place, script, ba
         ("image_build.job", "SLIPWAY_IMAGE", "x.sif"),
     ],
 )
-def test_where_others_could_exchange_it_nothing_is_built(  # noqa: PLR0917 -- fixtures and columns
+def test_nothing_is_built_in_world_writable_folder(  # noqa: PLR0917 -- fixtures and columns
     run, place, open_folder, script, setting, name
 ):
     open_folder.chmod(0o777)
@@ -195,7 +195,7 @@ def test_where_others_could_exchange_it_nothing_is_built(  # noqa: PLR0917 -- fi
 
 # regression: they were removed, and surviving processes of the build created them again
 @pytest.mark.parametrize(("script", "number"), [("venv_build.job", signal.SIGTERM), ("image_build.job", signal.SIGHUP)])
-def test_a_signal_ends_the_build_before_anything_is_removed(run, place, tmp_path, script, number):
+def test_signal_ends_build_before_cleanup(run, place, tmp_path, script, number):
     lib = tmp_path / "lib"
     shutil.copytree(ROOT / "jobscripts" / "lib", lib)
     text = (lib / "build.bash").read_text()
@@ -215,7 +215,7 @@ def test_a_signal_ends_the_build_before_anything_is_removed(run, place, tmp_path
 
 
 class TestImage:
-    def test_it_takes_its_name_when_it_is_whole(self, run, place):
+    def test_image_replaces_old_image_only_when_complete(self, run, place):
         old = b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\0"
         (place / "slipway.sif").write_bytes(old)
         assert_error(run("image_build.job", stub="image").stderr, "build-failed")
@@ -227,7 +227,7 @@ class TestImage:
         assert list((place / "disk").iterdir()) == []
 
     # regression: both used dist/, and one took the other's image
-    def test_two_at_once_in_one_clone_keep_to_their_own(self, run, place):
+    def test_concurrent_builds_in_one_clone_keep_separate_images(self, run, place):
         with ThreadPoolExecutor() as pool:
             started = [
                 pool.submit(run, "image_build.job", stub="pair", SLURM_JOB_ID=job, SLIPWAY_IMAGE=f"{job}.sif")
@@ -240,7 +240,7 @@ class TestImage:
         }
         assert not (place / "dist").exists()
 
-    def test_caches_and_temporary_files_are_not_in_the_home_folder(self, run, place):
+    def test_image_build_caches_are_outside_home_folder(self, run, place):
         run("image_build.job", SLIPWAY_VARIANT="cpu", SLIPWAY_BASE_IMAGE="docker-archive:base.tar")
         env = seen(place)
         for name in ("SCRATCH", "TMPDIR", "XDG_CACHE_HOME", "PIP_CACHE_DIR"):
@@ -263,7 +263,7 @@ class TestImage:
             ("docker://a/b", "bad-value"),
         ],
     )
-    def test_where_it_cannot_be_nothing_is_built_or_replaced(self, run, place, image, slug):
+    def test_invalid_image_path_is_refused_before_build(self, run, place, image, slug):
         files = {"empty": "", "thesis.tex": "\\documentclass{thesis}\n" * 9, "short": "SIF_MAGIC"}
         for name, text in files.items():
             (place / name).write_text(text)
@@ -280,7 +280,7 @@ class TestImage:
         ("cpu", {"WHEELHOUSE": "/nowhere"}, ["/nowhere", "`make wheelhouse`"]),
     ],
 )
-def test_an_environment_is_not_replaced_by_another(tmp_path, mark, env, values):
+def test_setup_refuses_other_existing_environment(tmp_path, mark, env, values):
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     if mark:
@@ -297,7 +297,7 @@ def test_an_environment_is_not_replaced_by_another(tmp_path, mark, env, values):
 
 # regression: build/test, which puts .venv/bin first in PATH, removed the Python of an activated environment
 # or of one under another name
-def test_an_activated_environment_is_made_by_the_python_outside_of_it(tmp_path):
+def test_setup_rebuilds_activated_venv_with_outside_python(tmp_path):
     venv, outside = tmp_path / "venv", tmp_path / "bin"
     for folder, text in {
         venv / "bin": "exit 1",
@@ -321,7 +321,7 @@ printf '%s\\n' "$*" >>"$HOME/calls"
 
 
 @pytest.mark.parametrize("variant", sorted(path.stem for path in (ROOT / "containers" / "pins").glob("*.env")))
-def test_a_wheelhouse_is_downloaded_by_what_else_installs(tmp_path, variant):
+def test_wheelhouse_downloads_all_locked_packages(tmp_path, variant):
     (tmp_path / "python3").write_text(PYTHON)
     (tmp_path / "python3").chmod(0o755)
     folder = tmp_path / "wheel house"

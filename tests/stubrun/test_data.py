@@ -27,7 +27,7 @@ def data_dir_of(ended):
 
 @pytest.mark.parametrize("script", ALL)
 class TestScripts:
-    def test_a_squashfs_image_is_mounted_by_the_container_and_nothing_else_changes(self, project, script):
+    def test_squashfs_image_is_mounted_by_container(self, project, script):
         (project.folder / "my data.tar").write_bytes(SQUASHFS)  # whatever its name is
         see = 'ls -d "$DATA" >"$STUB_LOG.data"'
         ended = project.run(script, SLIPWAY_DATA="my data.tar", STUB_ON_TRAIN=see, **DONE)
@@ -42,7 +42,7 @@ class TestScripts:
             assert [word for word in words if "my data.tar" in word] == [mount]
         assert list((project.folder / "disk").iterdir()) == []
 
-    def test_a_tar_is_unpacked_on_the_node(self, project, script):
+    def test_tar_is_unpacked_on_node(self, project, script):
         make_tar(project.folder / "my tar")  # whatever its name is
         ended = project.run(script, SLIPWAY_DATA="my tar", SLIPWAY_STAGE="1", STUB_ON_TRAIN=SEE, **DONE)
         assert (ended.code, len(ended.notes)) == (0, 1)
@@ -53,7 +53,7 @@ class TestScripts:
         assert list((project.folder / "disk").iterdir()) == []
 
     @pytest.mark.parametrize("way", [{"USE_CONTAINER": "0"}, {"SLIPWAY_STAGE": "1"}])
-    def test_a_folder_is_used_as_before(self, project, script, way):
+    def test_data_folder_is_used_in_place_or_staged(self, project, script, way):
         for name, content in FILES.items():
             (project.folder / "my data" / name).parent.mkdir(parents=True, exist_ok=True)
             (project.folder / "my data" / name).write_bytes(content)
@@ -73,7 +73,7 @@ class TestScripts:
     ],
     ids=["squashfs", "damaged", "another file"],
 )
-def test_data_that_cannot_be_used_are_refused_before_anything_is_written(project, script, content, way, values):
+def test_unusable_data_are_refused_before_anything_is_written(project, script, content, way, values):
     """For the kinds see library/test_data_kinds.py."""
     (project.folder / "file").write_bytes(content)
     before = sorted(project.folder.rglob("*"))
@@ -86,7 +86,7 @@ def test_data_that_cannot_be_used_are_refused_before_anything_is_written(project
 @pytest.mark.parametrize("stage", ["0", "1"])
 @pytest.mark.parametrize("container", ["0", "1"])
 @pytest.mark.parametrize("own", [{}, {"SLIPWAY_SCRIPT": "my train.py"}], ids=["trainer", "script of the user"])
-def test_a_zip_archive_and_any_file_of_a_script_are_used_as_they_are(project, own, container, stage):
+def test_zip_and_user_script_files_are_passed_unchanged(project, own, container, stage):
     path = project.folder / "my photos"  # whatever its name is
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("cat/0.png", b"pixels")
@@ -100,7 +100,7 @@ def test_a_zip_archive_and_any_file_of_a_script_are_used_as_they_are(project, ow
 
 
 @pytest.mark.parametrize("way", ["image", "tar"])
-def test_the_kept_script_unpacks_or_mounts_again(project, way):
+def test_resumed_job_unpacks_or_mounts_data_again(project, way):
     (project.folder / "image").write_bytes(SQUASHFS)
     make_tar(project.folder / "tar")
     first = project.run("ddp.job", SLIPWAY_DATA=way, SLIPWAY_STAGE="1", STUB_VERDICT="stopped 3 user")
@@ -114,7 +114,7 @@ def test_the_kept_script_unpacks_or_mounts_again(project, way):
 
 
 @pytest.mark.parametrize("harm", ["cut", "no end", "flipped", "cut.gz"])
-def test_a_damaged_tar_is_named_and_ends_the_job_before_training(project, harm):
+def test_damaged_tar_is_reported_and_ends_job_before_training(project, harm):
     path = project.folder / "data.tar"
     make_tar(path, {f"{number}": os.urandom(3000) for number in range(30)}, mode="w:gz" if "gz" in harm else "w")
     whole = path.read_bytes()

@@ -93,7 +93,7 @@ class TestArguments:
             ("--a\\;touch executed", ["--a;touch", "executed"]),
         ],
     )
-    def test_they_come_by_a_variable_quoted_as_in_a_shell_and_are_not_executed(self, project, text, words):
+    def test_slipway_args_are_split_with_shell_quoting_and_not_executed(self, project, text, words):
         ended = project.run("ddp.pbs", SLIPWAY_ARGS=text, **DONE)
         assert ended.code == 0, ended
         found = payload_of(ended)
@@ -101,14 +101,14 @@ class TestArguments:
         assert not (project.folder / "executed").exists()
 
     @pytest.mark.parametrize("text", ["--name 'a", '--name "a', "it's"])
-    def test_an_open_quote_is_refused(self, project, text):
+    def test_unclosed_quote_is_refused(self, project, text):
         ended = project.run("ddp.pbs", SLIPWAY_ARGS=text)
         assert ended.code == 78
         assert_error(ended.err, "unclosed-quote", "SLIPWAY_ARGS")
 
 
 class TestAllocation:
-    def test_the_array_s_brackets_are_no_part_of_a_name(self, project):
+    def test_array_task_names_have_no_brackets(self, project):
         ended = project.run("ddp.pbs", PBS_JOBID="12[1].head", PBS_ARRAY_INDEX="1", SLIPWAY_RUN_DIR=None, **DONE)
         assert (ended.code, ended.env["TRAINER_JOB_ID"], ended.env["PBS_ARRAY_INDEX"]) == (0, "12_1", "1")
         assert (project.folder / "runs" / "ddp-12_1").is_dir()
@@ -116,7 +116,7 @@ class TestAllocation:
         assert "PBS_ARRAY_INDEX" not in project.run("ddp.pbs", PBS_ARRAY_INDEX="1", **DONE).env
 
     @pytest.mark.parametrize("broken", ["exit 1", "echo nonsense; exit 0", "exit 0", "exec sleep 60"])
-    def test_a_qstat_that_fails_or_hangs_costs_a_warning_only(self, project, broken):
+    def test_failed_or_hung_qstat_gives_only_warning(self, project, broken):
         lib = changed_library(project, "pbs.bash", "ANSWER_SECONDS=20", "ANSWER_SECONDS=1")
         script = project.spool / "ddp.pbs"
         script.write_text((SCRIPTS / "ddp.pbs").read_text().replace("timeout 20 qstat", "timeout 1 qstat"))
@@ -129,7 +129,7 @@ class TestAllocation:
 
 # regression: the banner of an image's entry point became the first argument, and was written into job.sh
 @pytest.mark.parametrize("script", ["ddp.pbs", "horovod.pbs"])
-def test_what_an_image_prints_is_no_argument(project, script):
+def test_output_of_image_is_not_an_argument(project, script):
     banner = 'printf "== CUDA ==\\n\\0banner\\0"'
     ended = project.run(script, "--epochs", "a b", STUB_ON_APPTAINER=banner, **DONE)
     assert (ended.code, ended.notes) == (0, [])
@@ -140,7 +140,7 @@ def test_what_an_image_prints_is_no_argument(project, script):
 
 
 class TestTimeLimit:
-    def test_short_of_it_the_ranks_are_asked_to_stop(self, project):
+    def test_ranks_are_stopped_before_time_limit(self, project):
         wait = 'until [ -e "$RUN_DIR/STOP" ]; do sleep 0.05; done'
         lib = changed_library(project, "pbs.bash", "ANSWER_SECONDS=20", "ANSWER_SECONDS=1")
         env = {"SLIPWAY_LIB": str(lib), "STUB_WALLTIME": "00:02:04", "STUB_ON_TRAIN": wait}
@@ -151,7 +151,7 @@ class TestTimeLimit:
         assert len(ended.of("qsub")) == 1
         assert job.left() == {}
 
-    def test_a_cancelled_job_asks_them_to_stop_for_the_user(self, project):
+    def test_cancelled_job_writes_user_stop_request(self, project):
         wait = 'touch "$STUB_LOG.up"; until [ -e "$RUN_DIR/STOP" ]; do sleep 0.05; done'
         job = project.start("ddp.pbs", STUB_ON_TRAIN=wait, STUB_VERDICT="stopped 9 user")
         job.until(project.up)
@@ -164,7 +164,7 @@ class TestTimeLimit:
 
 
 class TestChain:
-    def test_the_next_job_is_the_run_folder_s_in_the_environment_of_the_first(self, project):
+    def test_next_job_runs_job_sh_with_environment_of_first(self, project):
         own = {"SLIPWAY_DATA": "my data", "SLIPWAY_RUN_DIR": str(project.folder / "run"), "MINE": "a\nb"}
         ended = project.run("ddp.pbs", "--epochs", "9", **own, **OUT_OF_TIME)
         assert ended.code == 75
@@ -183,14 +183,14 @@ class TestChain:
         assert payload_of(second)[-2:] == ["--epochs", "9"]
         assert second.requeues == [2, 10]
 
-    def test_no_job_depends_on_a_task_of_an_array(self, project):
+    def test_next_job_does_not_depend_on_array_task(self, project):
         ended = project.run("ddp.pbs", PBS_JOBID="4711[3].head", **OUT_OF_TIME)
         (words,) = ended.of("qsub")
         assert "-W" not in words
         assert (ended.run_dir / "requeues").read_text() == "1 4711_3\n1 4712\n"
 
     # regression: it had the walltime, queue and account of the script's directives
-    def test_the_next_job_has_the_options_of_this_one(self, project, tmp_path):
+    def test_next_job_has_qsub_options_of_current_job(self, project, tmp_path):
         path = tmp_path / "qstat"
         path.write_text(RECORD)
         ended = project.run("ddp.pbs", STUB_ON_QSTAT=f'[ "$2" = "$PBS_JOBID" ] && cat "{path}"; exit', **OUT_OF_TIME)
@@ -198,13 +198,13 @@ class TestChain:
         assert [*zip(words[3:-1:2], words[4:-1:2], strict=True)] == [tuple(row.split(" ", 1)) for row in GIVEN]
 
     @pytest.mark.parametrize(("kind", "queue"), [("Route", "prod"), ("Execution", "gpu"), ("", "gpu")])
-    def test_it_goes_to_the_queue_of_submission_where_that_routes_jobs(self, project, kind, queue):
+    def test_next_job_uses_routing_queue_of_submission(self, project, kind, queue):
         route = f'[ "$1 ${{!#}}" != "-Q prod" ] || {{ echo "    queue_type = {kind}"; exit; }}'
         ended = project.run("ddp.pbs", STUB_ON_QSTAT=route, PBS_O_QUEUE="prod", **OUT_OF_TIME)
         (words,) = ended.of("qsub")
         assert words[words.index("-q") + 1] == queue
 
-    def test_it_requeues_itself_if_the_site_lets_it(self, project):
+    def test_job_requeues_itself_if_site_allows_qrerun(self, project):
         script = project.render("ddp", "pbs", "resume=requeue")
         ended = project.run(script, **OUT_OF_TIME)
         assert (ended.code, ended.of("qrerun")) == (75, [["qrerun", "4711.head"]])
@@ -219,7 +219,7 @@ class TestSsh:
     def script(self, project):
         return lambda spec, *settings: project.render(spec, "torque", "modules=[]", "gpus_per_node=2", *settings)
 
-    def test_a_node_gets_its_number_its_folder_and_the_environment(self, project, script):
+    def test_ssh_node_gets_rank_folder_and_environment(self, project, script):
         ended = project.run(script("ddp"), "--epochs", "a b", STRANGE="a\n'b", **DONE)
         assert (ended.code, ended.notes) == (0, [])
         assert payload_of(ended)[-2:] == ["--epochs", "a b"]
@@ -229,16 +229,16 @@ class TestSsh:
         for words in ended.of("ssh"):  # where `ps` would show them
             assert [word for word in words if "STRANGE" in word or "epochs" in word] == []
 
-    def test_ranks_are_numbered_across_the_nodes(self, project, script):
+    def test_ranks_are_numbered_across_nodes(self, project, script):
         ended = project.run(script("horovod-gloo"), **DONE)
         assert ended.code == 0
         assert (ended.env["HOROVOD_CROSS_RANK"], ended.env["HOROVOD_RANK"] in {"2", "3"}) == ("1", True)
 
-    def test_a_node_that_fails_is_noticed(self, project, script):
+    def test_failure_on_node_sets_exit_code(self, project, script):
         assert project.run(script("ddp"), STUB_PREFLIGHT="78").code == 78
         assert project.run(script("ddp"), SLIPWAY_SCRIPT="my train.py", STUB_CODE="7").code == 7
 
-    def test_a_remote_shell_is_words_and_no_code(self, project, script):
+    def test_remote_shell_setting_is_not_executed(self, project, script):
         ended = project.run(script("ddp", "remote_shell=ssh -o X; touch executed $(touch executed)"), **DONE)
         assert not (project.folder / "executed").exists()
         words = ended.of("ssh")[0]
@@ -258,7 +258,7 @@ class TestSsh:
 
     # regression: a process with another process group than the remote shell, or deaf to SIGTERM, survived
     @pytest.mark.parametrize(("spec", "rank"), [("horovod-gloo", "bash"), ("ddp", "setsid bash")])
-    def test_a_rank_deaf_to_sigterm_ends_when_this_side_is_killed(self, project, script, spec, rank):
+    def test_rank_that_ignores_sigterm_ends_if_job_is_killed(self, project, script, spec, rank):
         deaf = f"""exec {rank} -c 'trap "" TERM; echo $$ >>"$STUB_LOG.ranks"; touch "$STUB_LOG.up"; sleep 100'"""
         lib = changed_library(project, "nodes.bash", "GUARD_SECONDS=30", "GUARD_SECONDS=1")
         job = project.start(script(spec), SLIPWAY_LIB=str(lib), STUB_ON_SSH=self.REMOTE, STUB_ON_TRAIN=deaf)
@@ -267,7 +267,7 @@ class TestSsh:
         assert until_gone(map(int, Path(f"{project.log}.ranks").read_text().split())) == []
 
     # regression: the next attempt began while the ranks of a dead launcher still held their GPUs
-    def test_what_a_dead_launcher_has_left_ends_before_the_next_attempt(self, project, script):
+    def test_ranks_of_dead_launcher_end_before_next_attempt(self, project, script):
         first = """if [ "$TRAINER_ATTEMPT" != 1 ]; then
             ! grep --quiet sleep "/proc/$(cat "$STUB_LOG.ranks")/cmdline" || exit 3
             return 0
@@ -282,7 +282,7 @@ class TestSsh:
         assert (ended.code, len(launches_of(ended))) == (0, 2), ended
         assert until_gone(map(int, Path(f"{project.log}.ranks").read_text().split())) == []
 
-    def test_a_job_that_is_cancelled_in_the_preflight_leaves_nothing_on_the_other_node(self, project, script):
+    def test_job_cancelled_in_preflight_leaves_no_remote_processes(self, project, script):
         job = project.start(script("ddp"), STUB_ON_PREFLIGHT='touch "$STUB_LOG.up"; exec sleep 100')
         job.until(project.up)
         job.process.send_signal(signal.SIGTERM)
@@ -291,7 +291,7 @@ class TestSsh:
 
 
 # regression: attempt 2 of the old run, with its configuration
-def test_a_new_job_with_the_number_of_an_old_one_does_not_continue_its_run(project):
+def test_new_job_with_reused_job_id_is_refused(project):
     env = {"SLIPWAY_RUN_DIR": None, **DONE}
     first = project.run("ddp.pbs", STUB_RUNS="1", **env)
     folder = project.folder / "runs" / "ddp-4711"

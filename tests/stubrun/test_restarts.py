@@ -74,7 +74,7 @@ def told(program):
 class TestNotifications:
     """The program of SLIPWAY_NOTIFY, and goodput.jsonl."""
 
-    def test_restarts_lost_nodes_and_the_end(self, run, program):
+    def test_notify_program_receives_restart_exclude_and_end(self, run, program):
         ended = run(SLIPWAY_NOTIFY=str(program), STUB_ON_TRAIN=dies(1), **DEAD, **SPARE)
         assert ended.code == 0, ended
         calls = told(program)
@@ -85,12 +85,12 @@ class TestNotifications:
         assert (numbers(end)[0], "2 nodes x 2 GPUs" in end) == (0, True)
         assert "said\n" in (ended.run_dir / "logs" / "2" / "notify.log").read_text()
 
-    def test_one_that_hangs_is_ended(self, run, program):
+    def test_hung_notify_program_is_killed(self, run, program):
         program.write_text("#!/bin/sh\nexec sleep 600\n")
         ended = run(SLIPWAY_NOTIFY=str(program), SLIPWAY_NOTIFY_SECONDS="0.3", STUB_ON_TRAIN=dies(0))
         assert ended.code == 0
 
-    def test_each_attempt_says_when_it_began_and_ended(self, run):
+    def test_goodput_records_begin_and_end_of_each_attempt(self, run):
         ended = run(STUB_ON_TRAIN=dies(1), **SPARE)
         lines = [json.loads(line) for line in (ended.run_dir / "goodput.jsonl").read_text().splitlines()]
         assert [sorted(line) for line in lines] == [["attempt", "began", "nodes", "spares"], ["attempt", "ended"]] * 2
@@ -98,7 +98,7 @@ class TestNotifications:
         assert (lines[0]["nodes"], lines[0]["spares"]) == (2, 1)
         assert lines[2]["began"] == lines[1]["ended"]
 
-    def test_a_fifo_in_place_of_goodput_holds_up_nothing(self, run, tmp_path):
+    def test_fifo_named_goodput_does_not_block_job(self, run, tmp_path):
         (tmp_path / "run").mkdir()
         os.mkfifo(tmp_path / "run" / "goodput.jsonl")
         (tmp_path / "run" / "logs" / "1").mkdir(parents=True)
@@ -106,7 +106,7 @@ class TestNotifications:
         assert run(SLIPWAY_RUN_DIR=str(tmp_path / "run"), STUB_ON_TRAIN=dies(0)).code == 0
 
 
-def test_a_node_that_dies_before_the_launch_is_replaced(run):
+def test_node_lost_before_launch_is_replaced(run):
     dead = '[[ "$*" == *--nodelist=* && "$*" != *"--nodelist=node2 "* ]] || exit 1; '
     ended = run(STUB_ON_TRAIN=dies(0), STUB_ON_SRUN=dead, STUB_DOWN="node2", **SPARE)
     assert ended.code == 0, ended
@@ -119,7 +119,7 @@ def test_a_node_that_dies_before_the_launch_is_replaced(run):
     ("signals", "restarts", "code"),
     [("KILL", "3", 0), ("TERM", "3", 0), ("KILL KILL", "3", 78), ("KILL", "0", 78)],  # TERM: as srun ends the others
 )
-def test_a_step_before_the_launch_that_is_killed_is_run_once_more(run, signals, restarts, code, tmp_path):
+def test_killed_preflight_step_is_repeated_once(run, signals, restarts, code, tmp_path):
     left = tmp_path / "signals"
     left.write_text(signals.replace(" ", "\n") + "\n")
     kill = f'signal=$(head -n 1 "{left}"); sed -i 1d "{left}"; [ -z "$signal" ] || kill -"$signal" $$; '
@@ -249,7 +249,7 @@ REFUSED = {"STUB_ON_TRAIN": 'echo "torchrun: error: unrecognized arguments: --x"
         ),
     ],
 )  # fmt: skip
-def test_what_is_restarted_how_often_and_how_the_job_ends(  # noqa: PLR0917 -- the columns
+def test_restart_count_exit_code_and_requeue_by_failure(  # noqa: PLR0917 -- the columns
     run, env, code, times, requeued, said
 ):
     ended = run(**env)
@@ -257,8 +257,8 @@ def test_what_is_restarted_how_often_and_how_the_job_ends(  # noqa: PLR0917 -- t
     assert_says(ended.err, said)
 
 
-class TestWhen:
-    def test_each_attempt_has_its_own_number_port_and_rendezvous(self, run):
+class TestAttempts:
+    def test_each_attempt_has_separate_number_port_and_rendezvous(self, run):
         ended = run(STUB_ON_TRAIN=dies(1))
         assert ended.code == 0, ended
         first, second = launches(ended)
@@ -273,27 +273,27 @@ class TestWhen:
         "verdict", ["", "failed 0 x", "stopped 3 launcher", "out-of-time 9 time-limit", "done 9 x"]
     )
     @pytest.mark.parametrize("code", ["2", "78"])
-    def test_a_cause_decides_and_is_never_tried_again(self, run, code, verdict):
+    def test_cause_file_sets_exit_code_without_restart(self, run, code, verdict):
         leave = f'echo "{code} no-data: node2: [rank 1] x" >"$RUN_DIR/logs/$TRAINER_ATTEMPT/cause"'
         ended = run(STUB_ON_TRAIN=leave, STUB_CODE="1", STUB_VERDICT=verdict)
         assert (ended.code, len(launches(ended)), ended.requeued) == (int(code), 1, False), ended
         assert_error(ended.err, "no-data", "node2: [rank 1] x", code, ended.run_dir / "logs" / "1" / "stderr.log")
         assert "[no-data]" in ended.notes[-1]
 
-    def test_a_cause_lets_no_next_job_of_a_chain_begin(self, run, one_node):
+    def test_cause_file_prevents_next_chained_job(self, run, one_node):
         leave = f'{CAUSE}; echo "out-of-time 9 time-limit" >"$RUN_DIR/verdict.1"'
         ended = run("ddp.pbs", STUB_ON_TRAIN=leave, **one_node)
         assert (ended.code, ended.of("qsub")) == (78, []), ended
 
     @pytest.mark.parametrize("script", ["ddp.sh", "ddp.pbs", "horovod-gloo.job", "horovod.job", "ddp-ranks.job"])
-    def test_under_other_schedulers_and_launchers(self, run, script, one_node):
+    def test_restart_under_other_schedulers_and_launchers(self, run, script, one_node):
         ended = run(script, STUB_ON_TRAIN=dies(1), **one_node)
         assert ended.code == 0, ended
         assert_restarted(ended.err, 2, "node2" if script == "ddp.pbs" else "")
 
 
 class TestNodes:
-    def test_a_spare_is_prepared_and_replaces_a_lost_node(self, run):
+    def test_spare_node_is_checked_and_replaces_lost_node(self, run):
         ended = run(STUB_ON_TRAIN=dies(1), **DEAD, **SPARE)
         assert ended.code == 0, ended
         assert_warning(ended.err, "node-lost", "1", "node2", "DOWN")
@@ -305,14 +305,14 @@ class TestNodes:
         assert "--nodes=3 --ntasks=3" in check
         assert ended.env["TRAINER_WORLD_SIZE"] == "4"
 
-    def test_without_one_the_job_goes_back_to_the_queue(self, run):
+    def test_job_is_requeued_without_spare_node(self, run):
         ended = run(STUB_ON_TRAIN=dies(1), **DEAD)
         assert (ended.code, ended.requeued) == (75, True)
         assert_warning(ended.err, "no-restart", "1", " 2 ", "SLIPWAY_SPARES", "SLIPWAY_SHRINK=1")
         (said,) = [line for line in ended.err.splitlines() if "warning[requeued]" in line]
         assert ("by requeue" in said, numbers(said)) == (True, [1, 2, 1, 10])
 
-    def test_it_goes_on_with_fewer_where_it_may(self, run):
+    def test_run_continues_with_fewer_nodes_if_shrink_is_set(self, run):
         ended = run(STUB_ON_TRAIN=dies(1), SLIPWAY_SHRINK="1", **DEAD)
         assert (ended.code, ended.env["TRAINER_WORLD_SIZE"]) == (0, "2")
         (said,) = [line for line in ended.err.splitlines() if "warning[fewer-nodes]" in line]
@@ -321,7 +321,7 @@ class TestNodes:
 
     # regression: such a node counted as lost, and the job was requeued
     @pytest.mark.parametrize(("env", "code", "times", "events"), [({}, 0, 2, ["end", "restart"]), (OWN, 1, 1, ["end"])])
-    def test_one_that_is_slow_is_asked_again(self, run, env, code, times, events, program):  # noqa: PLR0917 -- columns
+    def test_node_with_late_answer_is_probed_again(self, run, env, code, times, events, program):  # noqa: PLR0917 -- columns
         slow = {"SLIPWAY_PROBE_SECONDS": "0.5", "STUB_ON_SRUN": SLOW, "SLIPWAY_NOTIFY": str(program)}
         ended = run(STUB_ON_TRAIN=dies(1), **slow, **env)
         assert (ended.code, len(launches(ended)), ended.requeued) == (code, times, False), ended
@@ -329,7 +329,7 @@ class TestNodes:
         assert [event for event, *_ in told(program)] == events
 
     # regression: it counted as lost, whatever Slurm reported
-    def test_one_that_only_does_not_answer_is_left_out_and_used_again(self, run, program):
+    def test_silent_node_is_excluded_and_used_again_later(self, run, program):
         refuses = f'[ "${{TRAINER_ATTEMPT:-}}" != 1 ] || {{ {REFUSES}:; }}; '
         refuses += '[ "${TRAINER_ATTEMPT:-}" != 2 ] || [[ "$*" != *"--nodelist=node3 "* ]] || exit 1; '
         ended = run(STUB_ON_TRAIN=dies(2), STUB_ON_SRUN=refuses, SLIPWAY_NOTIFY=str(program), **SPARE)
@@ -339,20 +339,20 @@ class TestNodes:
         assert_restarted(ended.err, 3, "node1, node2", restart=2)
         assert [event for event, *_ in told(program)] == ["end", "restart", "restart"]
 
-    def test_a_node_where_a_process_was_killed_is_replaced_first(self, run):
+    def test_node_with_killed_rank_is_replaced_first(self, run):
         ended = run(STUB_ON_TRAIN=dies(1, before=KILLED), **SPARE)
         assert ended.code == 0, ended
         assert_warning(ended.err, "rank-killed", " 1", "node1", ended.run_dir / "logs" / "1" / "stderr.log")
         assert_restarted(ended.err, 2, "node2, node3")
 
-    def test_the_second_time_its_administrator_is_told(self, run):
+    def test_second_kill_on_node_gives_node_suspect_warning(self, run):
         ended = run(STUB_ON_TRAIN=dies(2, before=KILLED + SAVE))
         assert ended.code == 0, ended
         assert_warning(ended.err, "node-suspect", "node1")
 
     # regression: 78, as if a setting were wrong
     @pytest.mark.parametrize("fails", ["STUB_ON_ADDRESS", "STUB_ON_GETENT"])
-    def test_a_head_node_that_does_not_answer_before_a_restart_is_one_more_death(self, run, fails):
+    def test_silent_first_node_before_restart_counts_as_failed_attempt(self, run, fails):
         once = {fails: '[ "${TRAINER_ATTEMPT:-}" != 2 ] || exit 1'}
         ended = run(STUB_ON_TRAIN=dies(1, before=SAVE), **once)
         assert (ended.code, len(launches(ended)), ended.env["TRAINER_ATTEMPT"]) == (0, 2, "3"), ended
@@ -362,7 +362,7 @@ class TestNodes:
     @pytest.mark.parametrize(
         "env", [{"STUB_ON_TRAIN": "exit 1"}, {**OWN, "STUB_ON_TRAIN": 'echo x >"$RUN_DIR/status.json"; exit 1'}]
     )
-    def test_a_death_without_a_restart_names_the_command_that_continues_the_run(self, run, env):
+    def test_continue_command_is_printed_if_no_restart_follows(self, run, env):
         ended = run(SLIPWAY_MAX_RESTARTS="0", **DEAD, **env)
         assert (ended.code, ended.requeued) == (1, False), ended
         assert (ended.continuation_words[0], ended.continuation_words[-1]) == ("sbatch", str(ended.run_dir / "job.sh"))

@@ -25,13 +25,13 @@ DIFFERENT = ["ddp.job", "ddp-ranks.job", "horovod-gloo.job", "single.job", "ddp.
 """One script for each way to start ranks."""
 
 
-def test_every_committed_script_is_run_here():
+def test_every_committed_script_is_tested():
     trains = {path.name for path in SCRIPTS.glob("*.*") if path.suffix in {".job", ".pbs", ".sh"} and path.is_file()}
     assert trains - {"image_build.job", "venv_build.job", "dask.sh"} == set(ALL)  # dask.sh: TestDask, tests/cluster
 
 
 @pytest.mark.parametrize("script", ALL)
-def test_a_good_run_prints_no_messages_and_passes_its_arguments_on(project, script):
+def test_successful_run_prints_no_messages_and_passes_arguments(project, script):
     ended = project.run(script, "--epochs", "a b", **DONE)
     assert (ended.code, ended.notes) == (0, [])
     words = payload_of(ended)
@@ -70,7 +70,7 @@ def test_a_good_run_prints_no_messages_and_passes_its_arguments_on(project, scri
 
 @pytest.mark.parametrize("script", DIFFERENT)
 class TestLaunch:
-    def test_without_container_a_prefix_is_gone_and_nothing_else(self, project, script):
+    def test_command_without_container_differs_only_by_prefix(self, project, script):
         shared = {"SLIPWAY_RUN_DIR": str(project.folder / "run"), "MASTER_PORT": "4444", **DONE}
         inside = project.run(script, **shared)
         shutil.rmtree(inside.run_dir)
@@ -81,7 +81,7 @@ class TestLaunch:
         assert outside.of("apptainer") == []
         assert outside.env["PATH"].startswith(f"{project.folder}/.venv/bin:")
 
-    def test_an_environment_of_conda_is_activated(self, project, script):
+    def test_conda_environment_is_activated(self, project, script):
         conda = project.folder / "conda"
         (conda / "conda-meta").mkdir(parents=True)
         shutil.copytree(project.folder / ".venv" / "bin", conda / "bin", symlinks=True)
@@ -93,7 +93,7 @@ class TestLaunch:
         assert (ended.code, ended.notes) == (0, [])
         assert (ended.env["CONDA_PREFIX"], ended.env["PROJ_DATA"]) == (str(conda), f"{conda}/share/proj")
 
-    def test_paths_are_the_same_inside(self, project, script):
+    def test_container_mounts_use_same_paths(self, project, script):
         launch = project.run(script, SLIPWAY_DATA="my data", **DONE)
         words = launch.of("apptainer")[-1]
         mounts = [words[number + 1] for number, word in enumerate(words) if word == "--mount"]
@@ -105,7 +105,7 @@ class TestLaunch:
         assert str(folder / "slipway.sif") in words
         assert launch.env["DATA"] == str(folder / "my data")
 
-    def test_a_script_of_ones_own_runs_in_its_place_and_its_code_is_the_jobs(self, project, script):
+    def test_user_script_replaces_trainer_and_sets_exit_code(self, project, script):
         ended = project.run(script, "--lr", "1", SLIPWAY_SCRIPT="my train.py/", STUB_CODE="7")
         assert ended.code == 7
         own = [words for words in ended.calls if words[-2:] == ["--lr", "1"]][-1]
@@ -114,7 +114,7 @@ class TestLaunch:
         assert ended.env["GPUS_PER_NODE"] == {"ddp.sh": "0", "single.job": "1"}.get(script, "2")
         assert not ended.requeued
 
-    def test_the_gpus_are_given_to_the_image_unless_the_device_is_a_cpu(self, project, script):
+    def test_container_gets_gpus_unless_device_is_cpu(self, project, script):
         assert "--nv" in project.run(script, SLIPWAY_DEVICE="cuda", **DONE).of("apptainer")[-1]
         assert "--nv" not in project.run(script, SLIPWAY_DEVICE="cpu", **DONE).of("apptainer")[-1]
 
@@ -154,16 +154,16 @@ class TestRefusals:
             ("LOCAL_DISK", "no-local-disk"),
         ],
     )
-    def test_what_is_missing_is_named(self, project, script, name, slug):
+    def test_missing_path_is_refused(self, project, script, name, slug):
         ended = project.run(script, **{f"SLIPWAY_{name}": "missing"})
         ended.assert_refused(slug, f"SLIPWAY_{name}", f"{project.folder}/missing")
         assert ended.err.startswith(f"{script}: ")
 
-    def test_a_missing_environment_is_named(self, project, script):
+    def test_missing_environment_is_refused(self, project, script):
         ended = project.run(script, USE_CONTAINER="0", SLIPWAY_VENV="missing")
         ended.assert_refused("no-environment", "SLIPWAY_VENV", f"{project.folder}/missing/bin/python")
 
-    def test_without_a_library_it_says_what_to_do(self, project, script, tmp_path):
+    def test_missing_library_is_refused(self, project, script, tmp_path):
         copy = tmp_path / script
         shutil.copy(SCRIPTS / script, copy)
         ended = project.run(copy)
@@ -205,7 +205,7 @@ UNEVEN = "echo ' exec_host = n1/0+n2/0'; echo ' exec_vnode = (n1:ngpus=3)+(n2:ng
         ("ddp.job", {"SLIPWAY_DATA": "a\nb"}, "bad-value", ["SLIPWAY_DATA", "$'a\\nb'"]),
     ],
 )
-def test_what_cannot_run_is_refused_before_its_run_folder_is_made(project, script, env, slug, values):
+def test_invalid_job_is_refused_before_run_folder_is_created(project, script, env, slug, values):
     ended = project.run(script, **env)
     ended.assert_refused(slug, *values)
     assert not ended.run_dir.exists()
@@ -238,7 +238,7 @@ NO_PORT = {"STUB_ON_PORT": 'echo "free_port.py: no port" >&2; exit 1'}
         ("ddp.job", NO_PORT, "no-free-port", ["node1"], ["free_port.py: no port"]),
     ],
 )
-def test_what_is_found_on_the_nodes_ends_the_job_before_the_launch(  # noqa: PLR0917 -- the columns
+def test_failure_on_nodes_ends_job_before_launch(  # noqa: PLR0917 -- the columns
     project, script, env, slug, values, before
 ):
     ended = project.run(script, **env)
@@ -269,13 +269,13 @@ def test_what_is_found_on_the_nodes_ends_the_job_before_the_launch(  # noqa: PLR
         ("ddp.pbs", {"STUB_NCPUS": "a[$(id)]"}, {"OMP_NUM_THREADS": "4"}),
     ],
 )
-def test_what_ranks_find_in_their_environment(project, script, given, found):
+def test_rank_environment_variables_by_script(project, script, given, found):
     ended = project.run(script, **given, **DONE)
     assert ended.code == 0
     assert {name: ended.env.get(name) for name in found} == found
 
 
-class TestLibraryIsFound:
+class TestLibraryLookup:
     @pytest.fixture
     def spooled(self, tmp_path):
         """Return what Slurm runs: a copy of the script in a folder without a library."""
@@ -295,7 +295,7 @@ class TestLibraryIsFound:
 
         return library
 
-    def test_in_slipway_lib_first(self, project, spooled, library):
+    def test_slipway_lib_setting_has_precedence(self, project, spooled, library):
         library(project.folder / "jobscripts" / "lib")
         lib = library(project.folder / "site wide")
         ended = project.run(spooled, SLIPWAY_LIB="site wide", **DONE)
@@ -313,7 +313,7 @@ class TestLibraryIsFound:
         [((), {}), (("--data-dir", "/a b/c", "--lib", "x y/z"), {}), ((), {**TASK, "STUB_ON_SCONTROL": ALL_TASKS})],
         ids=["plain", "arguments", "array"],
     )
-    def test_beside_the_script_that_was_submitted(self, project, spooled, library, arguments, env):
+    def test_library_next_to_submitted_script_is_used(self, project, spooled, library, arguments, env):
         lib = library(project.folder / "my scripts" / "lib")
         library(project.folder / "jobscripts" / "lib")
         command = " ".join([str(lib.parent / "ddp.job"), *arguments])
@@ -321,7 +321,7 @@ class TestLibraryIsFound:
         assert (ended.code, ended.notes) == (0, [f"ddp.job: from {lib}/slurm.bash"])
 
     @pytest.mark.parametrize("broken", ["exit 1", "sleep 60", "exit 0"])
-    def test_in_the_folder_of_submission_else(self, project, spooled, library, broken):
+    def test_library_in_submission_folder_is_used_if_scontrol_fails(self, project, spooled, library, broken):
         lib = library(project.folder / "jobscripts" / "lib")
         script = spooled.read_text().replace("limit=60", "limit=0.5").replace("= 60 ]", "= 0.5 ]")
         spooled.write_text(script)
@@ -339,13 +339,13 @@ class TestLibraryIsFound:
         [{"STUB_ON_SCONTROL": '[ "$1" != --details ] || exit 1'}, {"STUB_COMMAND": "(null)"}],
         ids=["silent", "pipe"],
     )
-    def test_beside_slurms_copy_if_it_has_no_other_name(self, project, spooled, library, said):
+    def test_library_next_to_spooled_script_is_used_without_command(self, project, spooled, library, said):
         library(project.folder / "(null)" / "lib")
         lib = library(spooled.parent / "lib")
         ended = project.run(spooled, **said, **DONE)
         assert (ended.code, ended.notes[0]) == (0, f"ddp.job: from {lib}/slurm.bash")
 
-    def test_beside_what_a_link_leads_to(self, project, spooled, library):
+    def test_library_next_to_symlink_target_is_used(self, project, spooled, library):
         lib = library(project.folder / "clone" / "lib")
         library(project.folder / "lib")  # beside the link
         (lib.parent / "ddp.job").touch()
@@ -354,7 +354,7 @@ class TestLibraryIsFound:
         assert (ended.code, ended.notes[0]) == (0, f"ddp.job: from {lib}/slurm.bash")
 
     # regression: ${script%/*} of a name without a slash is that name
-    def test_beside_a_script_that_is_started_by_its_bare_name(self, project):
+    def test_library_next_to_script_started_by_bare_name_is_used(self, project):
         shutil.copytree(SCRIPTS / "lib", project.folder / "my scripts" / "lib")
         shutil.copy(SCRIPTS / "ddp.sh", project.folder / "my scripts")
         (project.folder / "my scripts" / "configs").symlink_to("../configs")
@@ -365,7 +365,7 @@ class TestLibraryIsFound:
         assert (ended.code, ended.notes) == (0, [])
 
     # regression: Slurm goes to /tmp if the submission folder is missing, and any user can put a library there
-    def test_nothing_is_run_from_another_folder_than_that_of_submission(self, project, tmp_path):
+    def test_library_outside_submission_folder_is_not_used(self, project, tmp_path):
         copy = tmp_path / "slurm_script"
         shutil.copy(SCRIPTS / "ddp.job", copy)
         planted = project.folder / "jobscripts" / "lib"
@@ -387,7 +387,7 @@ NAMED = {
 
 
 class TestRanks:
-    def test_each_is_named_where_srun_starts_it(self, project):
+    def test_srun_ranks_have_torch_rank_variables(self, project):
         env = project.run("ddp-ranks.job", **DONE).env
         assert {name: env.get(name) for name in NAMED} == NAMED
 
@@ -403,7 +403,7 @@ class TestRanks:
             ("ddp.pbs", {}, 4, 2, "10.0.0.1:24711"),
         ],
     )
-    def test_a_job_says_before_the_launch_how_many_run_where(  # noqa: PLR0917 -- the columns
+    def test_rank_plan_is_logged_before_launch(  # noqa: PLR0917 -- the columns
         self, project, script, own, ranks, each, meeting_point
     ):
         nodes = r"2 node.*\(node1, node2\)" if script != "single.job" else r"1 node.*\(node1\)"
@@ -414,7 +414,7 @@ class TestRanks:
 
     # regression: each of them trained, in one run folder
     @pytest.mark.parametrize(("site", "slurm"), [("example", True), ("pbs", False), ("torque", False)])
-    def test_one_process_on_two_nodes_is_refused(self, project, site, slurm):
+    def test_single_script_on_two_nodes_is_refused(self, project, site, slurm):
         script = project.render("single", site, "modules=[]")
         two = {"SLURM_JOB_NODELIST": "node[1-2]", "STUB_NODES": "node1 node2"}
         before = sorted(project.folder.rglob("*"))
@@ -424,31 +424,31 @@ class TestRanks:
             ended = project.run(script, **two, SLIPWAY_SPARES="1", **DONE)
             assert (ended.code, ended.env["TRAINER_WORLD_SIZE"]) == (0, "1"), ended
 
-    def test_their_number_follows_the_gpus_of_the_job(self, project):
+    def test_rank_count_follows_gpus_or_setting(self, project):
         for given, ranks in (({"SLURM_GPUS_ON_NODE": "4"}, "4"), ({"SLIPWAY_RANKS_PER_NODE": "1"}, "1")):
             assert f"--nproc-per-node={ranks}" in payload_of(project.run("ddp.job", **given, **DONE))
 
     @pytest.mark.parametrize(
         ("cpus", "threads"), [("5(x2)", "2"), ("64(x2)", "32"), ("8(x2),4", "2"), ("16,5(x3)", "2"), ("1(x2)", "1")]
     )
-    def test_threads_are_the_cores_of_the_smallest_node_shared_and_rounded_down(self, project, cpus, threads):
+    def test_omp_num_threads_is_share_of_smallest_node_cores(self, project, cpus, threads):
         ended = project.run("ddp.job", SLURM_JOB_CPUS_PER_NODE=cpus, **DONE)
         assert ended.env["OMP_NUM_THREADS"] == threads
 
-    def test_threads_that_are_set_outside_are_kept_with_a_warning(self, project):
+    def test_preset_omp_num_threads_is_kept_with_warning(self, project):
         ended = project.run("ddp.job", OMP_NUM_THREADS="1", **DONE)
         assert ended.env["OMP_NUM_THREADS"] == "1"
         assert len(ended.notes) == 1
         assert_warning(ended.err, "kept-variable", "OMP_NUM_THREADS=1", 4)
 
     @pytest.mark.parametrize("script", ["ddp.job", "ddp-ranks.job", "ddp-mpirun.job"])
-    def test_a_rendezvous_that_is_set_outside_is_kept(self, project, script):
+    def test_preset_master_addr_and_port_are_kept(self, project, script):
         env = project.run(script, MASTER_ADDR="head-ib0", MASTER_PORT="4444", **DONE).env
         assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("head-ib0", "4444")
 
 
 class TestPort:
-    def test_one_that_is_taken_is_followed_by_the_next(self, project):
+    def test_port_in_use_is_replaced_by_next_port(self, project):
         ended = project.run("ddp.job", STUB_PORTS="2", **DONE)
         assert ended.code == 0
         words = [word for words in ended.of("torchrun") for word in words]
@@ -457,13 +457,13 @@ class TestPort:
         ]
         assert points == ["24711", "24712", "24713"]
 
-    def test_one_of_the_users_is_not_changed(self, project):
+    def test_user_set_port_is_not_changed(self, project):
         ended = project.run("ddp.job", STUB_PORTS="2", MASTER_PORT="4444", **DONE)
         assert (ended.code, len(ended.of("torchrun"))) == (1, 1)
 
 
 @pytest.mark.parametrize("script", ["ddp.job", "horovod-gloo.job", "ddp.sh"])
-def test_what_the_entry_point_of_an_image_prints_is_no_answer(project, script):
+def test_output_of_image_entry_point_is_not_an_answer(project, script):
     quiet = project.run(script, **DONE)
     ended = project.run(script, STUB_ON_APPTAINER="echo 4; printf '7\\0end\\0'", **DONE)
     names = {"MASTER_ADDR", "MASTER_PORT", "HOROVOD_GLOO_RENDEZVOUS_PORT", "TRAINER_WORLD_SIZE"}
@@ -478,7 +478,7 @@ class TestHorovod:
     NAMES = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME")
 
     @pytest.mark.parametrize(("script", "backend"), [("horovod-gloo.job", None), ("ddp.job", "horovod")])
-    def test_ranks_are_numbered_and_meet_at_the_server_on_the_head_node(self, project, script, backend):
+    def test_ranks_are_numbered_and_use_server_on_first_node(self, project, script, backend):
         # as with sbatch --ntasks-per-node=1 --cpus-per-task=8 in ddp.job: srun takes both from here, too
         env = {"SLURM_NTASKS_PER_NODE": "1", "SLURM_CPUS_PER_TASK": "8", "BACKEND": backend}
         ended = project.run(script, **env, **DONE)
@@ -494,12 +494,12 @@ class TestHorovod:
         assert "--export=ALL" in own
         assert payload_of(ended)[payload_of(ended).index("--backend") + 1] == "horovod"
 
-    def test_over_mpi_ranks_are_told_nothing_but_what_the_preflight_compares(self, project):
+    def test_mpi_ranks_get_only_trainer_mpi_variable(self, project):
         env = project.run("horovod.job", **DONE).env
         assert env["TRAINER_MPI"] == "mpirun (Open MPI) 4.1.4"
         assert [name for name in env if name.startswith("HOROVOD_") or name == "RANK"] == []
 
-    def test_slurm_is_asked_for_its_pmix(self, project):
+    def test_horovod_srun_script_requests_pmix(self, project):
         ended = project.run("horovod-srun.job", **DONE)
         assert "pmix" in ended.env["TRAINER_MPI"]
         assert "--mpi=pmix" in next(words for words in launches_of(ended) if words[0] == "srun")
@@ -514,7 +514,7 @@ class TestHorovod:
             ("horovod.pbs", "ddp", "ddp"),
         ],
     )
-    def test_a_script_that_cannot_switch_names_the_one_that_can(self, project, script, backend, instead):
+    def test_wrong_backend_is_refused_and_other_script_suggested(self, project, script, backend, instead):
         ended = project.run(script, BACKEND=backend)
         ended.assert_refused("wrong-backend", f"BACKEND={backend}", f"`jobgen render {instead} --site SITE`")
         assert (SCRIPTS / "specs" / f"{instead}.toml").exists()
@@ -546,7 +546,7 @@ class TestInherited:
         ],
         ids=["its own task", "another's", "of all tasks", "silence", "no record"],
     )
-    def test_the_task_of_an_array(self, project, answer, name, array, said):
+    def test_array_task_is_identified_by_slurm_record(self, project, answer, name, array, said):
         ended = project.run("ddp.job", SLIPWAY_RUN_DIR=None, **self.ARRAY, **answer, **OUT_OF_TIME)
         assert [path.name for path in (project.folder / "runs").iterdir()] == [f"ddp-{name}"]
         assert (ended.env["TRAINER_JOB_ID"], ended.env.get("SLURM_ARRAY_TASK_ID")) == (name, array)
@@ -556,7 +556,7 @@ class TestInherited:
 
     # regression: it began again, in a folder of another name
     @pytest.mark.parametrize("silent", ["twice", "for good"])
-    def test_a_requeued_task_that_slurm_does_not_show_begins_no_other_run(self, project, tmp_path, silent):
+    def test_requeued_array_task_unknown_to_slurm_starts_no_second_run(self, project, tmp_path, silent):
         (tmp_path / "bin").mkdir()
         (tmp_path / "bin" / "sleep").symlink_to("/bin/true")
         path = f"{tmp_path / 'bin'}:{project.environment(Path('ddp.job'))['PATH']}"
@@ -587,7 +587,7 @@ class TestInherited:
 
     # regression: an srun took SLURM_CPU_BIND of another job: all ranks on one core
     @pytest.mark.parametrize("script", ["ddp.job", "single.job"])
-    def test_nothing_of_another_job_reaches_a_step(self, project, script):
+    def test_variables_of_parent_job_do_not_reach_steps(self, project, script):
         names = (*self.OTHER, "SLURM_JOB_NODELIST", "SLURM_JOB_CPUS_PER_NODE", "SLURM_GPUS_ON_NODE")
         steps, seen = [], []
         save = 'env --null >"$STUB_LOG.srun"'
@@ -604,7 +604,7 @@ class TestInherited:
         assert {"--gres=gpu:2" if script == "ddp.job" else "--gres=gpu:1", "--mem=0"} <= set(steps[0])
 
 
-class TestSeveralGpus:
+class TestSeveralGpusPerRank:
     """Ranks of two GPUs each, on nodes of four."""
 
     NODE = {"SLURM_GPUS_ON_NODE": "4", "SLURM_JOB_CPUS_PER_NODE": "16(x2)"}
@@ -614,14 +614,14 @@ class TestSeveralGpus:
         assert (ended.code, ended.notes) == (0, [])
         return ended, [words for words in launches_of(ended) if words[0] == "srun"]
 
-    def test_ranks_are_counted_by_them(self, project):
+    def test_rank_count_is_gpus_divided_by_devices_per_rank(self, project):
         ended = project.run("split.job", **self.NODE, **DONE)
         assert "--nproc-per-node=2" in payload_of(ended)
         assert option_of(ended, "--devices-per-rank") == "2"
         names = ("TRAINER_WORLD_SIZE", "GPUS_PER_NODE", "DEVICES_PER_RANK", "OMP_NUM_THREADS")
         assert [ended.env[name] for name in names] == ["4", "4", "2", "8"]
 
-    def test_any_script_takes_the_setting(self, project):
+    def test_devices_per_rank_setting_applies_to_any_script(self, project):
         ended = project.run("ddp.job", SLIPWAY_DEVICES_PER_RANK="4", **self.NODE, **DONE)
         assert (ended.env["TRAINER_WORLD_SIZE"], ended.env["OMP_NUM_THREADS"]) == ("2", "16")
         assert "--devices-per-rank" in payload_of(ended)
@@ -629,7 +629,7 @@ class TestSeveralGpus:
         ended.assert_refused("too-few-gpus", "1 ", "8 ", "4")
         assert not ended.run_dir.exists()
 
-    def test_a_task_is_bound_to_its_gpus_if_the_site_wants_it(self, project):
+    def test_per_rank_placement_binds_tasks_to_gpus(self, project):
         ended, [words] = self.launch(project, "gpu-per-task", "placement=per-rank")
         assert {"--gpus-per-task=2", "--ntasks=4", "--ntasks-per-node=2", "--cpus-per-task=8"} <= {*words}
         assert ended.env["TRAINER_BOUND_GPUS"] == "2"
@@ -638,7 +638,7 @@ class TestSeveralGpus:
         assert "TRAINER_BOUND_GPUS" not in ended.env
 
     @pytest.mark.parametrize("backend", ["ddp", "horovod"])
-    def test_nodes_are_started_one_by_one(self, project, backend):
+    def test_node_by_node_placement_starts_one_step_per_node(self, project, backend):
         see = '[ -z "${NODE_RANK-}" ] || echo "$NODE_RANK $PET_NODE_RANK" >>"$STUB_LOG.nodes"'
         settings = ("gpus_per_node=4", "placement=node-by-node")
         _, launched = self.launch(project, "example", *settings, BACKEND=backend, STUB_ON_SRUN=see)
@@ -652,13 +652,13 @@ class TestSeveralGpus:
 
 
 class TestMpirun:
-    def test_every_variable_is_handed_over_by_name(self, project):
+    def test_mpirun_exports_variables_by_name(self, project):
         words = project.run("ddp-mpirun.job", STRANGE="a\n;b", **DONE).of("mpirun")[-1]
         named = {words[number + 1] for number, word in enumerate(words) if word == "-x"}
         assert {"STRANGE", "MASTER_ADDR", "MASTER_PORT", "PATH", "OMP_NUM_THREADS", "TRAINER_WORLD_SIZE"} <= named
         assert [name for name in named if name.startswith("SLURM_")] == []
 
-    def test_further_options_of_the_site_reach_mpirun_and_apptainer(self, project):
+    def test_site_options_reach_mpirun_and_apptainer(self, project):
         options = ('mpirun_options=["--prefix", "a  b"]', 'container_options=["--env=A=$(id) b"]', "modules=[]")
         ended = project.run(project.render("horovod", "mpirun", *options), **DONE)
         assert (ended.code, ended.notes) == (0, [])
@@ -671,7 +671,7 @@ class TestMpirun:
 
 # regression: ranks inherited 60 names of the library, and job.sh kept every default
 @pytest.mark.parametrize("script", ["ddp.job", "ddp.pbs"])
-def test_a_shell_that_exports_all_it_sets_changes_nothing(project, script):
+def test_allexport_shell_does_not_export_script_variables(project, script):
     profile = project.spool / "profile"
     profile.write_text("set -a\nMINE=1\n")
     ended = project.run(script, BASH_ENV=str(profile), **OUT_OF_TIME)
@@ -685,7 +685,7 @@ def test_a_shell_that_exports_all_it_sets_changes_nothing(project, script):
 
 
 @pytest.mark.parametrize(("script", "backend"), [("ddp.pbs", "ddp"), ("ddp.job", "horovod")])
-def test_ranks_inherit_no_pipe_of_the_script(project, script, backend):
+def test_ranks_inherit_no_pipe_of_script(project, script, backend):
     """An open pipe would keep the time-limit watcher, or Horovod's server, alive."""
     look = 'for fd in /proc/$$/fd/*; do [ "${fd##*/}" -le 2 ] || readlink "$fd" || :; done >>"$STUB_LOG.open"'
     ended = project.run(script, BACKEND=backend, STUB_ON_TRAIN=look, **DONE)
@@ -695,7 +695,7 @@ def test_ranks_inherit_no_pipe_of_the_script(project, script, backend):
 
 
 class TestDisks:
-    def test_what_an_attempt_left_on_a_local_disk_is_removed_by_the_next(self, project):
+    def test_scratch_of_killed_attempt_is_removed_by_next(self, project):
         kill = 'kill -KILL "$STUB_SCRIPT_PID"'
         first = project.run("ddp.job", STUB_ON_TRAIN=kill)
         assert first.code == 137
@@ -704,7 +704,7 @@ class TestDisks:
         assert project.run("ddp.job", SLIPWAY_RUN_DIR=str(first.run_dir), **DONE).code == 0
         assert project.on_disk() == []
 
-    def test_what_a_running_job_has_there_is_left_alone(self, project):
+    def test_scratch_of_running_job_is_left_unchanged(self, project):
         """A second and a third job start in its run folder; for the third, only the lock shows that the first runs."""
         first = project.start("ddp.job", STUB_ON_TRAIN=f'{WAIT}; ls -d "${{TRITON_CACHE_DIR%/*}}"', **DONE)
         first.until(project.up)
@@ -719,7 +719,7 @@ class TestDisks:
         assert (third.code, there) == (1, 1)
 
     @pytest.mark.parametrize("script", ["ddp.job", "ddp.sh"])
-    def test_only_the_run_folder_is_private(self, project, script):
+    def test_only_run_folder_is_private(self, project, script):
         os.umask(0o022)
         runs = project.folder / "runs"
         for job, mode in (("4711", 0o755), ("4712", 0o2775)):
@@ -729,7 +729,7 @@ class TestDisks:
             runs.chmod(0o2775)
 
     @pytest.mark.skipif(not os.access("/", os.W_OK), reason="needs to write /")
-    def test_a_users_script_may_be_in_the_root_folder(self, project):
+    def test_user_script_in_root_folder_is_accepted(self, project):
         own = Path("/slipway_stubrun_train.py")
         own.touch()
         try:

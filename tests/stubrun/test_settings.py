@@ -30,7 +30,7 @@ done
 
 
 @pytest.mark.parametrize("name", contract.SETTINGS)
-def test_what_a_setting_cannot_be_is_refused_in_one_line(project, name):
+def test_invalid_setting_value_gives_one_line_error(project, name):
     """Each value only by the check; whole scripts below."""
     words = ["bash", "-c", CHECK, "-", name, *BAD]
     answers = subprocess.run(words, cwd=project.spool, stdout=subprocess.PIPE, text=True, check=True).stdout.split("\0")
@@ -61,7 +61,7 @@ def worst(name):
         *((script, "SLIPWAY_PREFLIGHT_SECONDS") for script in ("ddp.pbs", "ddp.sh", "single.job", "horovod.job")),
     ],
 )
-def test_a_bad_value_ends_a_script_before_anything_is_executed_or_written(project, script, name):
+def test_invalid_value_ends_script_before_anything_runs_or_is_written(project, script, name):
     before = sorted(project.folder.rglob("*"))
     ended = project.run(script, **{name: worst(name)})
     # regression: SLIPWAY_LIB="1\n2" got a two-line error
@@ -70,13 +70,13 @@ def test_a_bad_value_ends_a_script_before_anything_is_executed_or_written(projec
     assert sorted(project.folder.rglob("*")) == before
 
 
-def test_an_empty_setting_has_its_default(project):
+def test_empty_setting_has_default_value(project):
     empty = dict.fromkeys(SCRIPT_SETTINGS["ddp.job"], "") | {"SLIPWAY_LOCAL_DISK": str(project.folder / "disk")}
     ended = project.run("ddp.job", **empty, **DONE)
     assert (ended.code, ended.notes) == (0, [])
 
 
-def test_bytes_that_are_no_text_are_a_path_too(project):
+def test_path_with_invalid_utf8_is_accepted(project):
     name = b"d\xe4ta".decode(errors="surrogateescape")
     (project.folder / name).mkdir()
     ended = project.run("ddp.job", SLIPWAY_DATA=name, LC_ALL="C.UTF-8", **DONE)
@@ -85,7 +85,7 @@ def test_bytes_that_are_no_text_are_a_path_too(project):
 
 
 # regression: it ran, and no later attempt did
-def test_a_folder_of_submission_that_no_setting_may_name_is_refused(tmp_path):
+def test_submission_folder_with_control_character_is_refused(tmp_path):
     project = make_project(tmp_path / "a\tb", tmp_path / "spool")
     for script in ("ddp.job", "ddp.pbs"):
         ended = project.run(script, SLIPWAY_RUN_DIR=None, SLIPWAY_LOCAL_DISK=str(tmp_path))
@@ -93,7 +93,7 @@ def test_a_folder_of_submission_that_no_setting_may_name_is_refused(tmp_path):
     assert not (project.folder / "runs").exists()
 
 
-def test_a_mistyped_setting_is_named(project):
+def test_mistyped_setting_gives_warning(project):
     ended = project.run("ddp.job", SLIPWAY_DATE="x", **DONE)
     assert (ended.code, len(ended.notes)) == (0, 1)
     assert_warning(ended.err, "unknown-setting", "SLIPWAY_DATE")
@@ -111,7 +111,7 @@ class TestParentJob:
         assert ended.code == 0
         return {name: value for name, value in ended.env.items() if not name.startswith(("SLURM_", "STUB_"))}
 
-    def test_exports_of_the_parent_job_do_not_reach_the_new_job(self, project, parent):
+    def test_exports_of_parent_job_do_not_reach_new_job(self, project, parent):
         ended = project.run("ddp.job", **{**parent, "SLIPWAY_RUN_DIR": None, "SLIPWAY_DATA": None}, **DONE)
         assert (ended.code, ended.notes) == (0, [])
         expected = {"DATA": "", "OMP_NUM_THREADS": "4", "MASTER_PORT": "24711", "TRAINER_ATTEMPT": "1"}
@@ -120,7 +120,7 @@ class TestParentJob:
         # regression: a value of several lines (srun --mpi=list) is not found again in SLIPWAY_EXPORTED
         assert ended.env.keys() & {"HOROVOD_RANK", "TRAINER_MPI"} == set()
 
-    def test_variables_that_the_user_sets_reach_the_new_job(self, project, parent):
+    def test_variables_set_by_user_reach_new_job(self, project, parent):
         own = {"MASTER_PORT": "4444", "OMP_NUM_THREADS": "3", "SLIPWAY_RUN_DIR": str(project.folder / "mine")}
         ended = project.run("ddp.job", **{**parent, **own}, **DONE)
         assert ended.code == 0
@@ -129,13 +129,13 @@ class TestParentJob:
         ended = project.run("ddp.job", **{**parent, "RUN_DIR": "/elsewhere"}, **DONE)
         assert (ended.code, ended.env["RUN_DIR"]) == (0, str(ended.run_dir))
 
-    def test_settings_of_the_run_folder_and_arguments_stay_in_that_job(self, project, parent):
+    def test_run_dir_and_args_settings_are_not_exported(self, project, parent):
         assert "SLIPWAY_RUN_DIR" not in parent
         assert "SLIPWAY_ARGS" not in parent
         assert parent["SLIPWAY_OUTPUT"].endswith("runs")
 
 
-def test_every_pattern_is_for_the_whole_value():
+def test_every_setting_pattern_is_anchored():
     for name, row in contract.SETTINGS.items():
         pattern = row.kind.pattern
         assert not pattern or (pattern.startswith("^") and pattern.endswith("$")), name

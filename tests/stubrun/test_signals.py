@@ -32,7 +32,7 @@ def lib_that_waits_for_no_verdict(project):
 
 
 class TestTimeLimit:
-    def test_the_ranks_are_asked_to_stop_and_the_job_is_requeued(self, project):
+    def test_warning_signal_stops_ranks_and_requeues_job(self, project):
         job = project.start("ddp.job", STUB_ON_TRAIN=STOPS)
         job.until(project.up)
         job.process.send_signal(signal.SIGUSR1)
@@ -42,7 +42,7 @@ class TestTimeLimit:
         assert job.left() == {}
 
     @pytest.mark.parametrize("step", ["STUB_ON_PREFLIGHT", "STUB_ON_GETENT"])
-    def test_one_before_training_ends_the_job(self, project, step):
+    def test_warning_signal_before_training_ends_job(self, project, step):
         job = project.start("ddp.job", **{step: WAIT})
         job.until(project.up)
         job.process.send_signal(signal.SIGUSR1)
@@ -54,7 +54,7 @@ class TestTimeLimit:
         assert project.on_disk() == []
 
     # regression: 1, and nothing requeued, as `echo` failed
-    def test_a_job_log_on_a_full_disk_changes_nothing(self, project):
+    def test_full_job_log_disk_keeps_exit_code_and_requeue(self, project):
         full = project.spool / "full"
         full.write_text(f'#!/bin/sh\nexec bash "{SCRIPTS}/ddp.job" 2>/dev/full\n')
         full.chmod(0o755)
@@ -67,7 +67,7 @@ class TestTimeLimit:
 
 class TestCancel:
     @pytest.mark.parametrize("node", ["node1", "node2"])
-    def test_the_verdict_is_waited_for_if_the_launcher_ends_first(self, project, node):
+    def test_script_waits_for_verdict_if_launcher_ends_first(self, project, node):
         late = """kill -TERM "$STUB_SCRIPT_PID"
         (sleep 0.7; echo "stopped 9 signal" >"$RUN_DIR/verdict.$TRAINER_ATTEMPT") >/dev/null 2>&1 &
         exit 143"""
@@ -89,7 +89,7 @@ class TestCancel:
             ("ddp.sh", signal.SIGHUP, True),
         ],
     )
-    def test_one_during_the_preflight_ends_the_job_and_leaves_nothing(self, project, script, sent, to_all):
+    def test_signal_during_preflight_ends_job_without_leftovers(self, project, script, sent, to_all):
         job = project.start(script, STUB_ON_PREFLIGHT='touch "$STUB_LOG.up"; exec sleep 600')
         job.until(project.up)
         began = time.monotonic()
@@ -102,7 +102,7 @@ class TestCancel:
 
     # regression: after scancel the folders stayed on all nodes except the first
     @pytest.mark.parametrize("moment", ["STUB_ON_TRAIN", "STUB_ON_PREFLIGHT"])
-    def test_the_folders_go_on_all_nodes_though_slurm_starts_no_step_any_more(self, project, moment):
+    def test_scratch_is_removed_on_all_nodes_after_scancel(self, project, moment):
         other = project.folder / "disk of node2"
         other.mkdir()
         on_both = """[ ! -e "$STUB_LOG.cancelled" ] || exit 1
@@ -137,7 +137,7 @@ class TestCancel:
             ({"SLIPWAY_MAX_REQUEUES": "0"}, False),
         ],
     )
-    def test_slurm_s_sigterm_for_the_job_that_lost_a_node_does_not_end_it(self, project, moment, change, requeued):
+    def test_stray_sigterm_after_node_loss_requeues_job(self, project, moment, change, requeued):
         first = project.run("ddp.job", SLIPWAY_LIB=str(lib_that_waits_for_no_verdict(project)), STUB_ON_TRAIN="exit 0")
         env = {"SLURM_RESTART_COUNT": "1", moment: f"{STRAY}exit 143", **change}
         ended = project.run("ddp.job", SLIPWAY_RUN_DIR=str(first.run_dir), **env)
@@ -146,7 +146,7 @@ class TestCancel:
 
     # regression: 143 without a message, as scontrol is waited for, here and in job.sh, before there is a trap
     @pytest.mark.parametrize("which", ["first", "second"])
-    def test_nor_does_one_while_slurm_is_asked_what_the_job_is(self, project, which):
+    def test_stray_sigterm_during_job_query_requeues_job(self, project, which):
         first = project.run("ddp.job", STUB_ON_TRAIN="exit 0")
         kill = """case $* in *"show job"*)
             echo >>"$STUB_LOG.asked"
@@ -164,7 +164,7 @@ class TestCancel:
             assert not requeued or ["scontrol", "requeue", "4700_3"] in ended.calls
 
     # regression: two more queries of a minute each, or another minute if a task of an array was looked up
-    def test_one_then_ends_the_job_soon_though_slurm_is_silent(self, project):
+    def test_sigterm_during_job_query_ends_job_if_slurm_is_silent(self, project):
         silent = """case $* in *"show job"*)
             [ -e "$STUB_LOG.asked" ] || kill -TERM "$STUB_SCRIPT_PID"
             touch "$STUB_LOG.asked"
@@ -181,7 +181,7 @@ class TestCancel:
 
     # regression: requeued, too
     @pytest.mark.parametrize("when", ["joined", "stopped", "late"])
-    def test_one_after_a_requeued_job_has_begun_ends_it(self, project, when):
+    def test_sigterm_after_requeued_job_started_ends_job(self, project, when):
         lib = lib_that_waits_for_no_verdict(project)
         if when == "late":
             text = (lib / "slurm.bash").read_text()
@@ -196,7 +196,7 @@ class TestCancel:
         assert (ended.code, ended.requeued) == (75, False), ended
 
     # regression: `read` and $(...) delay a trap: here and in check_mpi, in choose_port (the start of a container)
-    def test_one_while_a_server_is_waited_for_ends_the_job(self, project):
+    def test_sigterm_while_waiting_for_server_ends_job(self, project):
         wait = 'case $* in */horovod_server.py*) touch "$STUB_LOG.up"; exec sleep 600 ;; esac'
         job = project.start("horovod-gloo.job", STUB_ON_PYTHON3=wait)
         job.until(project.up)
@@ -215,14 +215,14 @@ class TestCancel:
             ("ddp.job", "HUP TERM", 75),
         ],
     )
-    def test_two_signals_while_a_server_starts(self, project, script, sent, code):
+    def test_two_signals_during_server_start_end_job(self, project, script, sent, code):
         both = f'for name in {sent}; do kill -s "$name" "$STUB_SCRIPT_PID"; done; sleep 1'
         ended = project.start(script, STUB_ON_ADDRESS=both).end(60)
         assert (ended.code, launches_of(ended)) == (code, [])
         assert "ended" in (ended.run_dir / "logs" / "1" / "process").read_text()
 
 
-class TestEarly:
+class TestBeforeRunFolder:
     """Before the run folder is opened, for example while the scheduler is queried about the job."""
 
     # regression: 138, 129 or 130 without a message
@@ -235,14 +235,14 @@ class TestEarly:
         ],
     )
     @pytest.mark.parametrize(("sent", "code"), [("USR1", 78), ("TERM", 75), ("HUP", 75)])
-    def test_every_signal_ends_the_job_with_an_error(self, project, script, env, sent, code):
+    def test_signal_before_run_folder_is_opened_ends_job(self, project, script, env, sent, code):
         ended = project.run(script, **env, SIGNAL=sent)
         assert (ended.code, launches_of(ended)) == (code, [])
         assert slugs(ended.err)[-1] == ("time-too-short" if sent == "USR1" else "stopped-early")
         assert not ended.run_dir.exists()
 
     # regression: 143 without a message
-    def test_one_while_pbs_is_asked_again(self, project):
+    def test_sigterm_during_repeated_qstat_ends_job(self, project):
         asked = 'touch "$STUB_LOG.up"; exit 1'
         job = project.start("ddp.pbs", STUB_ON_QSTAT=asked)
         job.until(project.up)
@@ -251,7 +251,7 @@ class TestEarly:
         ended = job.end()
         assert (ended.code, slugs(ended.err)[-1]) == (75, "stopped-early")
 
-    def test_one_in_a_later_attempt(self, project):
+    def test_sigint_during_job_query_of_later_attempt_ends_job(self, project):
         first = project.run("ddp.job", STUB_ON_TRAIN="exit 0")
         count = 'echo >>"$STUB_LOG.asked"; [ "$(wc -l <"$STUB_LOG.asked")" != 2 ] || '
         second = f'{count}kill -INT "$STUB_SCRIPT_PID"'
@@ -259,14 +259,14 @@ class TestEarly:
         assert (ended.code, slugs(ended.err)) == (75, ["stopped-early"])
 
 
-class TestOnThisMachine:
+class TestLocalMachine:
     # SIGHUP regression: 129 at once, and the ranks trained on
     @pytest.mark.parametrize(
         ("sent", "to_all"),
         [(signal.SIGTERM, False), (signal.SIGINT, True), (signal.SIGHUP, True), (signal.SIGHUP, False)],
     )
     @pytest.mark.parametrize("backend", ["ddp", "horovod"])
-    def test_the_ranks_save_and_nothing_is_left(self, project, sent, to_all, backend):
+    def test_ranks_save_on_signal_without_leftovers(self, project, sent, to_all, backend):
         job = project.start("ddp.sh", STUB_ON_TRAIN=SAVE, BACKEND=backend)
         job.until(project.up)
         time.sleep(0.3)  # the second rank
@@ -277,7 +277,7 @@ class TestOnThisMachine:
         assert (job.left(), project.on_disk()) == ({}, [])
 
     # regression: handle_stop_signal finds no logs/N/pid yet, and does not check again
-    def test_a_signal_at_the_very_start_of_the_launch_is_not_lost(self, project):
+    def test_signal_at_start_of_launch_is_not_lost(self, project):
         """Between the trap and the moment at which the launch has recorded its process."""
         job = project.start("ddp.sh", STUB_ON_TRAIN=SAVE, USE_CONTAINER="0")
         job.until(job.run_dir / "logs" / "1" / "stderr.log")

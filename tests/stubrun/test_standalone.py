@@ -32,7 +32,7 @@ def standalone(project, monkeypatch):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_trains_alone(project, standalone, name):
+def test_standalone_script_trains_without_library(project, standalone, name):
     script = standalone(name)
     assert "source " not in [line.lstrip()[:7] for line in script.read_text().splitlines()]
     ended = project.run(script, "--epochs", "a b", **DONE)
@@ -53,13 +53,13 @@ def test_it_trains_alone(project, standalone, name):
 
 
 # regression: realpath printed an error about the library's folder, which does not exist
-def test_a_trusted_folder(project, standalone):
+def test_standalone_script_accepts_trusted_folder(project, standalone):
     ended = project.run(standalone("ddp.job"), SLIPWAY_TRUSTED_FOLDER=str(project.folder), **DONE)
     assert (ended.code, ended.notes) == (0, [])
 
 
 @pytest.mark.parametrize("name", ["ddp.job", "ddp.pbs"])
-def test_its_attempts_continue_one_another(project, standalone, name):
+def test_standalone_run_continues_in_next_job(project, standalone, name):
     script = standalone(name)
     first = project.run(script, SLIPWAY_DATA="my data", USE_CONTAINER="0", **OUT_OF_TIME)
     assert first.code == 75
@@ -71,7 +71,7 @@ def test_its_attempts_continue_one_another(project, standalone, name):
     assert second.of("apptainer") == []
 
 
-def test_staging_and_horovod_find_their_helpers(project, standalone):
+def test_standalone_script_finds_staging_and_horovod_helpers(project, standalone):
     ended = project.run(standalone("ddp.job"), SLIPWAY_STAGE="1", BACKEND="horovod", **DONE)
     assert (ended.code, ended.env["HOROVOD_SIZE"]) == (0, "4")
     assert list((project.folder / "disk").iterdir()) == []

@@ -10,7 +10,7 @@ from slipway.run.agreement import Agreement, Schedule, VoteInterval
 
 
 class TestPosition:
-    def test_observations_add_up_and_bad_samples_reset_each_epoch(self):
+    def test_position_adds_observations_and_resets_bad_samples_each_epoch(self):
         position = Position(step=3, samples=9).with_added(bad=2, seconds=1.5).with_added(bad=1, seconds=0.5)
         assert position == Position(step=3, samples=9, bad=3, elapsed=2.0)
         assert position.next_epoch() == Position(step=3, epoch=1, elapsed=2.0)
@@ -24,7 +24,7 @@ def requesting(reason):
 
 class TestAgreement:
     @pytest.mark.parametrize("asked", [[0, 0, 0], [0, 1, 0], [0, 3, 1], [2, 0, 1], [3, 3, 3]])
-    def test_ranks_agree_on_the_largest_reason_and_sum_their_numbers(self, asked):
+    def test_ranks_agree_on_largest_stop_reason_and_sum_values(self, asked):
         def action(ranks):
             rank = ranks.world.rank
             agreement = Agreement(ranks, requesting(Reason(asked[rank])), lambda: Reason.NONE)
@@ -32,14 +32,14 @@ class TestAgreement:
 
         assert on_ranks(3, action) == [(Reason(max(asked)), [3.0, 1.5])] * 3
 
-    def test_a_stop_file_read_by_rank_0_stops_all_ranks(self):
+    def test_stop_file_read_by_rank_0_stops_all_ranks(self):
         def action(comm):
             stop_file = (lambda: Reason.USER) if comm.world.is_root else None
             return Agreement(comm, StopRequest(), stop_file).agree([])[0]
 
         assert on_ranks(3, action) == [Reason.USER] * 3
 
-    def test_it_takes_one_reduction(self):
+    def test_vote_takes_one_all_reduce(self):
         calls = []
 
         class Counting(OneOf):
@@ -68,10 +68,10 @@ class TestSchedule:
             schedule.plan(step)
         return found
 
-    def test_ranks_agree_after_each_step_at_first(self):
+    def test_ranks_vote_after_each_step_at_first(self):
         assert self.steps(Schedule(log_interval=10, checkpoint_interval=None), 4) == [1, 2, 3, 4]
 
-    def test_records_and_checkpoints_come_at_their_multiples_whatever_the_pace(self):
+    def test_log_and_checkpoint_steps_are_independent_of_vote_interval(self):
         schedule = Schedule(log_interval=10, checkpoint_interval=7)
         observe(schedule.pace, steps=100, seconds=0.001)
         assert self.steps(schedule, 30) == [7, 10, 14, 20, 21, 28, 30]
@@ -82,13 +82,13 @@ class TestSchedule:
     @pytest.mark.parametrize(
         ("steps", "seconds", "interval"), [(10, 1.0, 5), (1, 60.0, 1), (1000, 0.0, 1000), (10**9, 1.0, 1000)]
     )
-    def test_the_pace_decides_how_often_ranks_agree(self, steps, seconds, interval):
+    def test_vote_interval_follows_step_time(self, steps, seconds, interval):
         schedule = Schedule(log_interval=10**9, checkpoint_interval=None)
         observe(schedule.pace, steps, seconds)
         schedule.plan(100)
         assert schedule.next_step == 100 + interval
 
-    def test_the_interval_grows_slowly_and_shrinks_at_once(self):
+    def test_vote_interval_doubles_gradually_and_shrinks_immediately(self):
         pace = VoteInterval()
         intervals = []
         for steps, seconds in [(1, 0.005), (1, 0.005), (2, 0.01), (4, 0.02), (8, 16.0), (1, 2.0)]:

@@ -65,7 +65,7 @@ def users_of(package):
     }
 
 
-def test_the_sources_and_their_imports_are_found():
+def test_modules_and_their_imports_are_collected():
     expected = {"jobgen/cli/__init__.py", "slipway/run/lock.py", "trainer/train.py", "trainer/parallel/ddp.py"}
     assert expected <= MODULES.keys()
     assert "torch.distributed.init_process_group" in names_in("import torch\ntorch.distributed.init_process_group()")
@@ -111,11 +111,11 @@ def test_the_sources_and_their_imports_are_found():
         (["torch.save"], {"slipway/checkpoint/export.py"}),  # for users who request a .pt file
     ],
 )
-def test_only_these_modules_use(names, modules):
+def test_restricted_packages_are_used_only_by_listed_modules(names, modules):
     assert set().union(*map(users_of, names)) == modules
 
 
-def test_packages_import_downwards_only():
+def test_packages_import_only_lower_packages():
     assert {module for module in users_of("jobgen") if not module.startswith("jobgen/")} == set()
     assert {module for module in users_of("trainer") if not module.startswith("trainer/")} == set()
     used = {name for text in JOBGEN.values() for name in names_in(text) if name.startswith("slipway.")}
@@ -123,7 +123,7 @@ def test_packages_import_downwards_only():
 
 
 @pytest.mark.parametrize("package", ROOMS)
-def test_rooms_import_downwards_only(package):
+def test_subpackages_import_only_lower_layers(package):
     rooms = ROOMS[package].split()
     ours = {module.split("/")[1].removesuffix(".py"): module for module in MODULES if module.startswith(f"{package}/")}
     assert ours.keys() - {"__init__"} == set(rooms)
@@ -135,7 +135,7 @@ def test_rooms_import_downwards_only(package):
 
 
 @pytest.mark.parametrize(("scheduler", "modules"), [("SLURM_", {"slipway/base/environment.py"}), ("PBS_", set())])
-def test_only_the_environment_knows_variables_of_slurm(scheduler, modules):
+def test_scheduler_variables_are_read_only_in_environment_module(scheduler, modules):
     ours = MODULES.keys() - JOBGEN.keys() - {"slipway/base/contract.py"}
     assert {module for module in ours if scheduler in MODULES[module]} == modules
 
@@ -146,7 +146,7 @@ def test_third_party_error_texts_are_parsed_in_one_module():
             assert "in str(error)" not in text, module
 
 
-def test_one_module_compares_the_rank_with_0():
+def test_rank_is_compared_with_0_in_one_module():
     assert {module for module, text in MODULES.items() if re.search(r"rank == 0", text)} == {
         "slipway/base/environment.py"
     }
@@ -159,7 +159,7 @@ def test_one_module_compares_the_rank_with_0():
     + [f"slipway.run.{name}" for name in ("cause", "goodput_clock", "lock", "status")]
     + ["trainer.__main__", "trainer.launch.spawn", *LIGHT],
 )
-def test_what_answers_before_training_loads_no_torch(module):
+def test_modules_used_before_training_do_not_import_torch(module):
     code = f"import sys, {module}; print({{'torch', 'numpy', 'torchvision', 'matplotlib'}} & set(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert loaded == "set()\n"
@@ -169,12 +169,12 @@ def test_what_answers_before_training_loads_no_torch(module):
     ("registry", "names"),
     [(DATASETS, DATASET_NAMES), (OPTIMIZERS, get_args(OptimizerName)), (SCHEDULES, get_args(ScheduleName))],
 )
-def test_names_in_the_configuration_are_those_of_the_registries(registry, names):
+def test_configuration_names_match_registries(registry, names):
     assert list(registry) == list(names)
 
 
 class TestJobgen:
-    def test_no_imports_form_a_cycle(self):
+    def test_imports_form_no_cycle(self):
         files = {module.removesuffix(".py").removesuffix("/__init__").replace("/", "."): module for module in JOBGEN}
         graph = {}
         for name, module in files.items():
@@ -183,12 +183,12 @@ class TestJobgen:
         assert "jobgen.base.queue" in graph["jobgen.schedulers.slurm"]
         list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError
 
-    def test_only_schedulers_name_their_variables(self):
+    def test_scheduler_variables_are_used_only_by_scheduler_modules(self):
         for path in (SOURCE / "jobgen").rglob("*.*"):
             if path.suffix in {".py", ".bash"} and ("SLURM_" in path.read_text() or "PBS_" in path.read_text()):
                 assert {"schedulers", "queues", "slurm", "pbs"} & set(path.parts), path
 
-    def test_only_the_standard_library_and_a_validator_are_imported_in_the_syntax_of_python_3_9(self):
+    def test_python_3_9_syntax_and_only_stdlib_and_validator_imports(self):
         allowed = sys.stdlib_module_names | {"jobgen", "slipway", "msgspec", "tomli", "__future__"}
         base = {module: text for module, text in MODULES.items() if module.startswith("slipway/base/")}
         for module, text in (JOBGEN | base).items():
@@ -207,7 +207,7 @@ class TestJobgen:
         ],
     )
     @pytest.mark.usefixtures("in_the_project")
-    def test_a_command_loads_no_more_than_it_needs(self, code, modules, expected):
+    def test_command_imports_only_required_modules(self, code, modules, expected):
         env = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
         code = f"import sys, jobgen.cli\n{code}\nprint(*sorted({modules} & set(sys.modules)))"
         assert subprocess.check_output([sys.executable, "-c", code], text=True, env=env).split() == expected

@@ -34,14 +34,14 @@ def content(archive):
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 @pytest.mark.parametrize("comment", [b"", b"of mine", b"x" * 0xFFFF])
-def test_members_are_what_zipfile_wrote(tmp_path, method, comment):
+def test_members_written_by_zipfile_are_read(tmp_path, method, comment):
     archive = Archive(write(tmp_path / "a.zip", method=method, comment=comment))
     assert content(archive) == CONTENTS
 
 
 @pytest.mark.skipif(not shutil.which("zip"), reason="no zip")
 @pytest.mark.parametrize("options", [["-0"], ["-9"], ["-0", "--force-zip64"]])
-def test_members_are_what_zip_wrote(tmp_path, options):
+def test_members_written_by_zip_command_are_read(tmp_path, options):
     for name in ("1.jpg", "ä.jpg"):
         (tmp_path / "a").mkdir(exist_ok=True)
         (tmp_path / "a" / name).write_bytes(name.encode() * 30)
@@ -49,7 +49,7 @@ def test_members_are_what_zip_wrote(tmp_path, options):
     assert content(Archive(tmp_path / "a.zip")) == {f"a/{name}": name.encode() * 30 for name in ("1.jpg", "ä.jpg")}
 
 
-def test_more_members_than_two_bytes_count(tmp_path):
+def test_archive_with_more_than_65535_members_is_read(tmp_path):
     path = write(tmp_path / "a.zip", contents={f"a/{number}": b"%d" % number for number in range(70000)})
     archive = Archive(path)
     assert len(archive) == 70000
@@ -57,19 +57,19 @@ def test_more_members_than_two_bytes_count(tmp_path):
         assert archive.read(number) == b"%d" % number
 
 
-def test_members_beyond_four_gigabytes(tmp_path, monkeypatch):
+def test_zip64_members_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 1000)  # so that four kilobytes suffice
     contents = {str(number): bytes([number]) * 2000 for number in range(4)}
     assert content(Archive(write(tmp_path / "a.zip", contents=contents))) == contents
 
 
-def test_an_archive_appended_to_a_program(tmp_path):
+def test_archive_appended_to_executable_is_read(tmp_path):
     path = write(tmp_path / "a.zip")
     path.write_bytes(b"#!/bin/sh\nexit\n" + path.read_bytes())
     assert content(Archive(path)) == CONTENTS
 
 
-def test_one_with_data_descriptors(tmp_path):
+def test_archive_with_data_descriptors_is_read(tmp_path):
     with (tmp_path / "a.zip").open("wb") as file:
         file.seekable = lambda: False  # as for a pipe: sizes follow the data
         with zipfile.ZipFile(file, "w") as archive:
@@ -78,7 +78,7 @@ def test_one_with_data_descriptors(tmp_path):
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_a_flipped_byte_is_found_in_the_member_that_has_it(tmp_path, method):
+def test_flipped_byte_raises_only_for_its_member(tmp_path, method):
     path = write(tmp_path / "a.zip", method=method)
     at = zipfile.ZipFile(path).infolist()[3].header_offset + 30 + 242 + 20
     data = bytearray(path.read_bytes())
@@ -90,7 +90,7 @@ def test_a_flipped_byte_is_found_in_the_member_that_has_it(tmp_path, method):
     assert [archive.read(number) for number in (0, 1, 3)] == [CONTENTS[archive.names[number]] for number in (0, 1, 3)]
 
 
-def test_any_damage_raises_an_archive_error_and_never_returns_wrong_content(tmp_path):
+def test_damaged_byte_raises_and_never_returns_wrong_content(tmp_path):
     data = write(tmp_path / "whole.zip", contents={name: CONTENTS[name] for name in list(CONTENTS)[:2]}).read_bytes()
     generator = random.Random(1)
     for number in range(len(data)):
@@ -104,7 +104,7 @@ def test_any_damage_raises_an_archive_error_and_never_returns_wrong_content(tmp_
         assert set(found.values()) <= set(CONTENTS.values())
 
 
-def test_a_truncated_archive_is_refused(tmp_path):
+def test_truncated_archive_is_refused(tmp_path):
     data = write(tmp_path / "whole.zip").read_bytes()
     for length in (0, 1, 21, 22, len(data) // 2, len(data) - 1):
         (tmp_path / "a.zip").write_bytes(data[:length])
@@ -113,18 +113,18 @@ def test_a_truncated_archive_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_another_compression_is_refused_by_name(tmp_path, method):
+def test_unsupported_compression_is_refused_with_member_name(tmp_path, method):
     with pytest.raises(ArchiveError, match=r"'a/1\.jpg'"):
         Archive(write(tmp_path / "a.zip", method=method))
 
 
 @pytest.mark.parametrize("name", ["../a", "/a", "a/../b", "a//b", "./a", "."])
-def test_a_name_that_is_no_path_below_a_folder_is_refused(tmp_path, name):
+def test_absolute_or_unnormalized_member_path_is_refused(tmp_path, name):
     with pytest.raises(ArchiveError, match=f"'{re.escape(name)}'"):
         Archive(write(tmp_path / "a.zip", contents={"a/b": b"", name: b""}))
 
 
-def test_names_of_other_systems(tmp_path):
+def test_member_names_without_utf8_flag_are_decoded(tmp_path):
     path = write(tmp_path / "a.zip", contents={"a/Z": b"1", "a/zz": b"2"})
     data = path.read_bytes()
     path.write_bytes(data.replace(b"a/Z", b"a/\x81").replace(b"a/zz", b"a/\xc3\xbc"))  # Windows and Unix
@@ -133,7 +133,7 @@ def test_names_of_other_systems(tmp_path):
 
 @pytest.mark.parametrize("number", [10**6, 1 << 40, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
 @pytest.mark.parametrize("field", [0, 1, 2])
-def test_numbers_that_are_too_large_are_damage(tmp_path, monkeypatch, number, field):
+def test_too_large_size_or_offset_raises_archive_error(tmp_path, monkeypatch, number, field):
     """Of sizes and offsets, of a member and of the directory."""
     monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 10)
     data = write(tmp_path / "a.zip", contents={"a/1": bytes(1000), "a/2": bytes(1000)}).read_bytes()
@@ -144,14 +144,14 @@ def test_numbers_that_are_too_large_are_damage(tmp_path, monkeypatch, number, fi
             content(Archive(tmp_path / "a.zip"))
 
 
-def test_one_that_shrinks_under_its_reader_is_damaged(tmp_path):
+def test_archive_truncated_after_opening_raises_archive_error(tmp_path):
     archive = Archive(write(tmp_path / "a.zip"))
     (tmp_path / "a.zip").write_bytes(b"PK")
     with pytest.raises(ArchiveError):
         archive.read(0)
 
 
-def test_an_archive_can_be_pickled(tmp_path):
+def test_archive_can_be_pickled(tmp_path):
     archive = Archive(write(tmp_path / "a.zip"))
     assert content(pickle.loads(pickle.dumps(archive))) == CONTENTS  # noqa: S301 -- of our own
 

@@ -112,13 +112,13 @@ def umask():
 
 
 class TestAcquire:
-    def test_the_folder_is_made_with_its_parents_for_its_owner_alone(self, tmp_path):
+    def test_run_folder_is_created_with_parents_and_mode_0700(self, tmp_path):
         path = tmp_path / "runs" / "mine"
         acquired(path)
         assert {entry.name for entry in path.iterdir()} == {"checkpoints", "figures", "lock", "logs"}
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
 
-    def test_an_existing_folder_keeps_its_mode_and_new_files_follow_the_umask(self, tmp_path, umask):
+    def test_existing_folder_keeps_mode_and_new_files_follow_umask(self, tmp_path, umask):
         path = tmp_path / "mine"
         path.mkdir()
         path.chmod(0o750)
@@ -128,7 +128,7 @@ class TestAcquire:
         assert {stat.S_IMODE(folder.stat().st_mode) for folder in folders} == {0o750}
         assert {stat.S_IMODE(entry.stat().st_mode) for entry in path.rglob("*") if entry.is_file()} == {0o640}
 
-    def test_a_transient_error_of_the_disk_is_retryable_and_leaves_no_verdict(self, tmp_path, monkeypatch):
+    def test_transient_disk_error_is_retryable_and_leaves_no_verdict(self, tmp_path, monkeypatch):
         def stale(*_, **__):
             raise OSError(errno.ESTALE, "Stale file handle")
 
@@ -139,7 +139,7 @@ class TestAcquire:
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.parametrize("error", [FULL, KeyboardInterrupt()])
-    def test_the_lock_is_released_if_the_rest_cannot_be_made(self, tmp_path, monkeypatch, error):
+    def test_lock_is_released_if_creating_subfolders_fails(self, tmp_path, monkeypatch, error):
         mkdir = os.mkdir
 
         def failing(path, *arguments):
@@ -152,7 +152,7 @@ class TestAcquire:
             acquired(tmp_path)
         assert not (tmp_path / "lock").exists()
 
-    def test_a_path_that_cannot_be_a_folder_is_refused(self, tmp_path):
+    def test_run_folder_path_at_or_below_file_is_refused(self, tmp_path):
         (tmp_path / "file").touch()
         for path in (tmp_path / "file", tmp_path / "file" / "below"):
             with refused("cannot-write", path, code=78):
@@ -168,24 +168,24 @@ class TestAcquire:
         ],
         ids=range(8),
     )
-    def test_the_number_follows_that_of_a_valid_status(self, tmp_path, text, number):
+    def test_attempt_number_continues_from_valid_status_file(self, tmp_path, text, number):
         (tmp_path / "status.json").write_text(text)
         assert begun(tmp_path).number == number
 
     @pytest.mark.parametrize("left", ["logs/6", "verdict.6"])
-    def test_an_attempt_that_left_no_status_counts_too(self, tmp_path, left):
+    def test_attempt_number_counts_log_folders_and_verdicts(self, tmp_path, left):
         ended(tmp_path)
         for name in (left, "logs/samples.rank9.jsonl", "verdict.x", ".verdict.9.123"):
             (tmp_path / name).mkdir()
         assert begun(tmp_path).number == 7
 
-    def test_attempts_are_counted_unless_the_job_script_counts(self, tmp_path):
+    def test_attempt_number_increments_unless_job_script_sets_it(self, tmp_path):
         for number, env in enumerate([{}, {}, {"TRAINER_ATTEMPT": ""}, {"TRAINER_ATTEMPT": "7"}], start=1):
             owned = owned_after_begin(tmp_path, **env)
             assert owned.attempt.number == (7 if env.get("TRAINER_ATTEMPT") else number)
             owned.release()
 
-    def test_a_number_that_a_job_script_takes_meanwhile_is_skipped(self, tmp_path, monkeypatch):
+    def test_attempt_number_taken_concurrently_by_job_script_is_skipped(self, tmp_path, monkeypatch):
         owned = acquired(tmp_path)
         for number in (1, 2):
             (tmp_path / "logs" / str(number)).mkdir()
@@ -193,21 +193,21 @@ class TestAcquire:
         assert begin(owned).number == 3
 
 
-def test_a_fifo_in_the_place_of_the_lock_is_not_waited_for(tmp_path):
+def test_fifo_named_lock_is_refused_without_blocking(tmp_path):
     os.mkfifo(tmp_path / "lock")
     with refused("cannot-write", tmp_path) as error:
         acquired(tmp_path)
     assert error.value.__cause__.errno == errno.EINVAL
 
 
-def test_a_fifo_named_stop_is_not_a_stop_request(tmp_path):
+def test_fifo_named_stop_is_not_a_stop_request(tmp_path):
     os.mkfifo(tmp_path / "STOP")
     assert begun(tmp_path).stop_request() == Reason.NONE
 
 
 @pytest.mark.parametrize(("make", "kind"), [(os.mkfifo, "regular"), (os.mkdir, "folder")])
 @pytest.mark.parametrize("name", ["status.json", "run.json", "config.toml", "metrics.jsonl", "goodput.jsonl"])
-def test_a_folder_or_fifo_named_like_a_run_file_is_refused(tmp_path, name, make, kind):
+def test_folder_or_fifo_named_like_run_file_is_refused(tmp_path, name, make, kind):
     make(tmp_path / name)
     with refused("not-a-file", tmp_path / name, kind):
         acquired(tmp_path)
@@ -216,7 +216,7 @@ def test_a_folder_or_fifo_named_like_a_run_file_is_refused(tmp_path, name, make,
 
 class TestOpenAttempt:
     @pytest.mark.parametrize("with_status", [True, False])
-    def test_an_existing_run_is_only_continued_if_asked(self, tmp_path, with_status):
+    def test_existing_run_is_refused_unless_continuation_is_requested(self, tmp_path, with_status):
         ended(tmp_path)
         saved(tmp_path, 1)
         if not with_status:
@@ -226,17 +226,17 @@ class TestOpenAttempt:
         with opened(tmp_path):
             pass
 
-    def test_a_run_that_saved_nothing_may_be_started_again(self, tmp_path):
+    def test_folder_of_failed_run_without_checkpoint_is_accepted(self, tmp_path):
         failed(tmp_path)
         with opened(tmp_path, may_continue=False):
             pass
 
-    def test_an_attempt_that_is_not_concluded_has_failed(self, tmp_path):
+    def test_attempt_without_conclusion_has_status_failed(self, tmp_path):
         with pytest.raises(RuntimeError, match="conclude"), opened(tmp_path) as ownership:
             begin(ownership.on_root)
         assert (status_of(tmp_path)["state"], list(tmp_path.glob("verdict.*"))) == ("failed", [])
 
-    def test_the_folder_is_free_afterwards(self, tmp_path):
+    def test_lock_is_removed_when_folder_is_closed(self, tmp_path):
         for _ in range(2):
             with opened(tmp_path):
                 assert (tmp_path / "lock").exists()
@@ -244,7 +244,7 @@ class TestOpenAttempt:
 
 
 class TestBegin:
-    def test_run_records_are_written_to_the_folder_and_to_the_attempt(self, tmp_path):
+    def test_run_records_are_written_to_run_and_attempt_folders(self, tmp_path):
         owned_after_begin(tmp_path, TRAINER_JOB_ID="42", WANDB_API_KEY="a-secret-token").release()
         record = json.loads((tmp_path / "run.json").read_text())
         assert record == {"host": "node1", "attempt": 1, "variables": {"TRAINER_JOB_ID": "42"}}
@@ -256,7 +256,7 @@ class TestBegin:
         assert snapshot(tmp_path / "logs" / "1") == first
         assert json.loads((tmp_path / "run.json").read_text())["attempt"] == 2
 
-    def test_the_folder_that_a_job_script_made_for_the_attempt_is_used(self, tmp_path):
+    def test_attempt_folder_made_by_job_script_is_used(self, tmp_path):
         (tmp_path / "logs" / "3").mkdir(parents=True)
         begun(tmp_path, TRAINER_ATTEMPT="3").conclude(Reason.NONE, step=1)
         assert {path.name for path in (tmp_path / "logs" / "3").iterdir()} == {
@@ -267,7 +267,7 @@ class TestBegin:
 
 
 class TestStatus:
-    def test_it_is_one_line_with_just_the_fields_of_the_contract(self, tmp_path):
+    def test_status_is_one_line_with_only_contract_fields(self, tmp_path):
         begun(tmp_path, step=3).conclude(Reason.TIME_LIMIT, step=9)
         assert (tmp_path / "status.json").read_text().count("\n") == 1
         assert status_of(tmp_path) == {
@@ -280,7 +280,7 @@ class TestStatus:
         }
         assert (tmp_path / "logs" / "1" / "status.json").read_bytes() == (tmp_path / "status.json").read_bytes()
 
-    def test_a_failure_keeps_what_was_saved_and_frees_the_folder(self, tmp_path):
+    def test_failed_attempt_reports_last_checkpoint_and_releases_lock(self, tmp_path):
         attempt = owned_after_begin(tmp_path, step=5)
         saved(tmp_path, 8)
         attempt.fail(DIVERGED)
@@ -295,12 +295,12 @@ class TestStatus:
         assert verdict_of(tmp_path) == "failed 8 diverged: loss nan\n"
         assert not (tmp_path / "lock").exists()
 
-    def test_a_failed_attempt_is_not_requeued_even_if_the_one_before_was(self, tmp_path):
+    def test_failed_attempt_after_requeued_attempt_is_not_requeued(self, tmp_path):
         ended(tmp_path, Reason.TIME_LIMIT)
         failed(tmp_path)
         assert (status_of(tmp_path)["attempt"], status_of(tmp_path)["requeue"]) == (2, False)
 
-    def test_a_run_that_lost_its_folder_leaves_the_new_owners_status_alone(self, tmp_path):
+    def test_attempt_that_lost_folder_leaves_new_owners_status_unchanged(self, tmp_path):
         first = owned_after_begin(tmp_path, TRAINER_JOB_ID="1", TRAINER_ATTEMPT="1")
         second = begun(tmp_path, TRAINER_JOB_ID="1", TRAINER_ATTEMPT="2")
         for act in (first.attempt.check, lambda: first.attempt.conclude(Reason.NONE, step=3), lambda: begin(first)):
@@ -325,28 +325,28 @@ class TestVerdict:
             (Reason.SIGNAL, 0, 0, "stopped 0 signal\n"),
         ],
     )
-    def test_an_attempt_that_is_done_or_stopped_leaves_one(self, tmp_path, reason, start, step, line):
+    def test_done_or_stopped_attempt_writes_verdict(self, tmp_path, reason, start, step, line):
         begun(tmp_path, step=start).conclude(reason, step=step)
         assert verdict_of(tmp_path) == line
         assert line.split()[0] in VERDICTS
         assert not (tmp_path / "lock").exists()
 
     @pytest.mark.parametrize("error", LASTING, ids=repr)
-    def test_a_lasting_error_leaves_one(self, tmp_path, error):
+    def test_permanent_error_writes_verdict(self, tmp_path, error):
         owned_after_begin(tmp_path).fail(error)
         assert verdict_of(tmp_path) == f"failed 0 {reason_of(error)}\n"
 
     @pytest.mark.parametrize("error", PASSING, ids=repr)
-    def test_a_transient_error_leaves_none(self, tmp_path, error):
+    def test_transient_error_writes_no_verdict(self, tmp_path, error):
         owned_after_begin(tmp_path).fail(error)
         assert list(tmp_path.glob("verdict.*")) == []
         assert status_of(tmp_path)["state"] == "failed"
 
-    def test_its_reason_is_one_printable_line(self, tmp_path):
+    def test_verdict_reason_is_one_printable_line(self, tmp_path):
         owned_after_begin(tmp_path).fail(SlipwayError("no-data", "a\nb\x1b[31m\u2028c\udcff: look"))
         assert verdict_of(tmp_path) == "failed 0 no-data: a b [31m c : look\n"
 
-    def test_an_attempt_whose_verdict_cannot_be_written_has_failed(self, tmp_path):
+    def test_unwritable_verdict_fails_attempt_and_releases_lock(self, tmp_path):
         owned = owned_after_begin(tmp_path)
         (tmp_path / "verdict.1").mkdir()  # a folder in its place: a mode would not stop root
         with pytest.raises(OSError, match="Is a directory"):
@@ -363,17 +363,17 @@ class TestRefusal:
     REASON = "different-run: train.seed was 0"
 
     @pytest.mark.parametrize(("attempt", "changes"), [("5", {"verdict.5": f"failed 9 {REASON}\n".encode()}), ("", {})])
-    def test_a_program_leaves_a_verdict_if_the_job_script_numbers_attempts(self, tmp_path, attempt, changes):
+    def test_refusal_writes_verdict_only_if_job_script_numbers_attempts(self, tmp_path, attempt, changes):
         ended(tmp_path, Reason.TIME_LIMIT)
         saved(tmp_path, 9)
         assert changed_by(tmp_path, self.ERROR, TRAINER_ATTEMPT=attempt) == changes
 
-    def test_in_a_folder_without_a_run_its_status_says_why(self, tmp_path):
+    def test_refusal_in_folder_without_run_writes_reason_to_status(self, tmp_path):
         changed = changed_by(tmp_path, self.ERROR)
         assert changed.keys() == {"status.json"}
         assert (status_of(tmp_path)["state"], status_of(tmp_path)["reason"]) == ("failed", self.REASON)
 
-    def test_the_lock_of_a_living_run_refuses_another(self, tmp_path):
+    def test_running_run_refuses_second_attempt_and_stays_unchanged(self, tmp_path):
         begun(tmp_path, step=7)
         before = snapshot(tmp_path)
         with refused("folder-in-use", os.getpid(), tmp_path), opened(tmp_path, TRAINER_ATTEMPT="2"):
@@ -383,7 +383,7 @@ class TestRefusal:
         assert after == before
 
     @pytest.mark.parametrize(("attempt", "leaves"), [("", {}), ("3", {"verdict.3": b"failed 0 no-gpu: on a b\n"})])
-    def test_before_it_has_the_folder(self, tmp_path, attempt, leaves):
+    def test_refusal_before_folder_is_acquired_writes_only_verdict(self, tmp_path, attempt, leaves):
         environment = read_environment({"TRAINER_ATTEMPT": attempt})
         for folder in (tmp_path, tmp_path / "gone"):
             RunFolder(folder).refuse(SlipwayError("no-gpu", "on a\nb"), environment)
@@ -397,7 +397,7 @@ class TestStopFile:
         (path / "STOP").write_text(f"{text}\n")
 
     @pytest.mark.parametrize("word", ["user", "time-limit"])
-    def test_it_is_read_once_a_second(self, tmp_path, monkeypatch, word):
+    def test_stop_file_is_read_once_per_second(self, tmp_path, monkeypatch, word):
         attempt = begun(tmp_path)
         now = [100.0]
         monkeypatch.setattr("slipway.run.attempt.time.monotonic", lambda: now[0])
@@ -409,7 +409,7 @@ class TestStopFile:
         assert attempt.stop_request().word == word
         assert attempt.stop_request().word == word, "the result is cached until the next check"
 
-    def test_it_stays_until_an_attempt_begins(self, tmp_path):
+    def test_stop_file_is_kept_until_attempt_begins(self, tmp_path):
         ended(tmp_path, Reason.TIME_LIMIT)
         self.write(tmp_path, "time-limit")
         acquired(tmp_path).release()
@@ -419,7 +419,7 @@ class TestStopFile:
         ("meant", "reason"),
         [("", Reason.NONE), ("4711/1", Reason.NONE), ("4712/2", Reason.NONE), ("4711/2", Reason.TIME_LIMIT)],
     )
-    def test_a_time_limit_stop_is_removed_at_the_next_start_unless_meant_for_it(self, tmp_path, meant, reason):
+    def test_time_limit_stop_for_other_attempt_is_removed_at_start(self, tmp_path, meant, reason):
         ended(tmp_path, Reason.TIME_LIMIT)
         self.write(tmp_path, f"time-limit {meant}")
         assert begun(tmp_path, TRAINER_JOB_ID="4711", TRAINER_ATTEMPT="2").stop_request() == reason
@@ -427,7 +427,7 @@ class TestStopFile:
 
     # regression: if a signal came too, the status named the signal, and STOP also stopped the next attempt
     @pytest.mark.parametrize("before", [Reason.USER, Reason.SIGNAL, Reason.TIME_LIMIT, Reason.NONE])
-    def test_a_user_stop_is_removed_after_the_attempt_in_which_it_was_written(self, tmp_path, before):
+    def test_user_stop_written_during_attempt_is_removed_afterwards(self, tmp_path, before):
         attempt = begun(tmp_path)
         self.write(tmp_path, "user")
         attempt.conclude(before, step=9)
@@ -435,7 +435,7 @@ class TestStopFile:
         assert not (tmp_path / "STOP").exists()
 
     @pytest.mark.parametrize("before", [Reason.USER, Reason.NONE])
-    def test_one_written_while_the_next_attempt_starts_stops_that_attempt(self, tmp_path, before):
+    def test_user_stop_written_during_start_stops_new_attempt(self, tmp_path, before):
         ended(tmp_path, before)
         self.write(tmp_path, "user")
         owned = acquired(tmp_path)
@@ -454,7 +454,7 @@ class TestStopFile:
             ("at noon", Reason.TIME_LIMIT),
         ],
     )
-    def test_the_time_limit_of_an_older_attempt_is_ignored(self, tmp_path, meant, reason):
+    def test_time_limit_stop_for_older_attempt_is_ignored(self, tmp_path, meant, reason):
         attempt = begun(tmp_path, TRAINER_JOB_ID="4711", TRAINER_ATTEMPT="2")
         self.write(tmp_path, f"time-limit {meant}")
         assert attempt.stop_request() == reason
@@ -470,7 +470,7 @@ class TestStopFile:
         ],
         ids=["out of time", "stopped", "failed", "none", "done"],
     )
-    def test_a_user_stop_between_attempts_stays_unless_the_run_was_done(self, tmp_path, leave, reason):
+    def test_user_stop_between_attempts_applies_unless_run_was_done(self, tmp_path, leave, reason):
         leave(tmp_path)
         self.write(tmp_path, "user")
         assert begun(tmp_path).stop_request() == reason

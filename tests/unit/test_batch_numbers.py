@@ -48,13 +48,13 @@ class Script:
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_the_batch_is_right_from_the_opening_on(number, tmp_path):
+def test_session_batch_is_correct_when_resumed_within_epoch(number, tmp_path):
     assert Script(tmp_path).run(stop_at=(1, number, 1))[0] == 0
     first = [*TOTALS[:number], 2]
     assert Script(tmp_path).run() == [first[0], *first, *[0] * (2 - number)]
 
 
-def test_between_two_epochs_it_is_0(tmp_path):
+def test_session_batch_is_0_when_resumed_between_epochs(tmp_path):
     Script(tmp_path).run(epochs=1)
     assert Script(tmp_path).run() == [0] * 4
 
@@ -111,7 +111,7 @@ def stopped(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("name", COUNTERS)
-def test_a_counter_that_begins_anew_is_named(name, stopped, caplog):
+def test_batch_counter_restarting_from_zero_warns(name, stopped, caplog):
     counted, number = COUNTERS[name]
     stopped.run(counted=counted)
     assert_warning(caplog.text, "numbered-from-zero", "batch 3,", f"numbers {number}:", "session.batch")
@@ -119,7 +119,7 @@ def test_a_counter_that_begins_anew_is_named(name, stopped, caplog):
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_one_that_is_right_is_not(name, stopped, caplog):
+def test_correct_batch_counter_does_not_warn(name, stopped, caplog):
     for _unrelated in enumerate(zip(range(1), range(1), strict=True)):
         stopped.run(counted=RIGHT[name])
     assert "numbered-from-zero" not in slugs(caplog.text)

@@ -43,7 +43,7 @@ def left(attempt):
     return path.read_text() if path.exists() else None
 
 
-class TestLeave:
+class TestWriteCause:
     @pytest.mark.parametrize(
         ("error", "line"),
         [
@@ -56,28 +56,28 @@ class TestLeave:
             (SlipwayError("lost-peer", "why"), None),
         ],
     )
-    def test_only_errors_before_training_that_a_restart_cannot_change(self, attempt, error, line):
+    def test_only_permanent_errors_before_training_are_written(self, attempt, error, line):
         leave(attempt, error, RANK="1")
         assert left(attempt) == line
 
-    def test_the_first_wins(self, attempt):
+    def test_first_cause_is_kept(self, attempt):
         leave(attempt, NO_FLAG, RANK="1")
         leave(attempt, NO_GPU, RANK="0")
         assert left(attempt) == f"2 unknown-flag: {HOST}: [rank 1] --frob\n"
 
-    def test_the_cause_is_one_line_for_any_error_text(self, attempt):
+    def test_cause_is_one_line_for_any_error_text(self, attempt):
         leave(attempt, ConfigError("no-gpu", "a\nb\x1b[31m\0c \udcff" + "d" * 9999))
         text = left(attempt)
         assert text.startswith(f"78 no-gpu: {HOST}: a b [31m c d")
         assert (text.count("\n"), len(text)) == (1, LONGEST + len("78 no-gpu: \n"))
 
     @pytest.mark.parametrize("number", ["", "0", "4", "no number", "../3"])
-    def test_it_is_left_only_in_the_folder_that_a_job_script_has_made(self, attempt, number):
+    def test_cause_is_written_only_to_attempt_folder_of_job_script(self, attempt, number):
         leave(attempt, NO_GPU, TRAINER_ATTEMPT=number)
         write_cause(NO_GPU, folder=None, variables={"TRAINER_ATTEMPT": "3"})
         assert sorted(path.name for path in attempt.parents[1].rglob("*")) == ["3", "logs"]
 
-    def test_a_folder_that_cannot_be_written_raises_nothing(self, attempt):
+    def test_unwritable_attempt_folder_raises_nothing(self, attempt):
         attempt.rmdir()
         attempt.write_text("no folder")
         leave(attempt, NO_GPU)
@@ -90,14 +90,14 @@ class TestSession:
         self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         return lambda **words: Session(model=model, optimizer=self.optimizer, **words)
 
-    def test_one_that_is_refused(self, attempt, session):
+    def test_refused_session_writes_cause(self, attempt, session):
         with pytest.raises(TrackerError), session(trackers="none"):
             pass
         assert left(attempt).startswith("78 unknown-tracker: ")
         assert "'none'" in left(attempt)
 
     @pytest.mark.parametrize("steps", [0, 1])
-    def test_an_error_in_its_body_before_the_first_step(self, attempt, session, steps):
+    def test_error_in_session_writes_cause_only_before_first_step(self, attempt, session, steps):
         def train():
             with session() as opened:
                 for step in opened.steps(9):
@@ -109,19 +109,19 @@ class TestSession:
             train()
         assert (left(attempt) is None) == bool(steps)
 
-    def test_an_error_of_the_script_is_not_recorded(self, attempt, session):
+    def test_error_of_user_script_writes_no_cause(self, attempt, session):
         with pytest.raises(ZeroDivisionError), session():
             raise ZeroDivisionError
         assert left(attempt) is None
 
-    def test_a_script_that_catches_it_and_trains_withdraws_it(self, attempt, session):
+    def test_cause_is_removed_if_script_catches_error_and_trains(self, attempt, session):
         with contextlib.suppress(TrackerError), session(trackers="none"):
             pass
         assert left(attempt)
         with session():
             assert left(attempt) is None
 
-    def test_the_cause_of_another_rank_stays(self, attempt, session):
+    def test_cause_of_another_rank_is_kept(self, attempt, session):
         (attempt / "cause").write_text("78 of another rank\n")
         with contextlib.suppress(TrackerError), session(trackers="none"):
             pass

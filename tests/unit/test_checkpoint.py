@@ -60,17 +60,17 @@ def flip_bit(path, place):
     path.write_bytes(data)
 
 
-class TestOneCheckpoint:
+class TestCheckpointFormat:
     @pytest.fixture
     def path(self, tmp_path):
         path = tmp_path / "step_00000005"
         write(path, checkpoint_of())
         return path
 
-    def test_what_is_written_is_read_back(self, path):
+    def test_written_checkpoint_is_read_back_unchanged(self, path):
         require_equal(read_checkpoint(path), checkpoint_of())
 
-    def test_the_manifest_vouches_for_every_other_file(self, path):
+    def test_manifest_lists_size_of_every_other_file(self, path):
         header, files = verify(path)
         manifest = json.loads((path / MANIFEST).read_text())
         assert {MANIFEST, *files} == {MANIFEST, *manifest["files"]} == {file.name for file in path.iterdir()}
@@ -81,7 +81,7 @@ class TestOneCheckpoint:
     @pytest.mark.parametrize(
         ("umask", "folder", "file"), [(0o022, 0o755, 0o644), (0o027, 0o750, 0o640), (0o077, 0o700, 0o600)]
     )
-    def test_the_umask_says_who_may_read_it(self, tmp_path, umask, folder, file):
+    def test_checkpoint_modes_follow_umask(self, tmp_path, umask, folder, file):
         before = os.umask(umask)
         try:
             write(tmp_path / "step_00000001", checkpoint_of())
@@ -90,7 +90,7 @@ class TestOneCheckpoint:
         assert stat.S_IMODE((tmp_path / "step_00000001").stat().st_mode) == folder
         assert {stat.S_IMODE(entry.stat().st_mode) for entry in (tmp_path / "step_00000001").iterdir()} == {file}
 
-    def test_the_same_tensors_in_any_order_give_the_same_bytes(self, path, tmp_path):
+    def test_tensor_order_does_not_change_file_bytes(self, path, tmp_path):
         again = checkpoint_of()
         reordered = {file: dict(reversed(named.items())) for file, named in reversed(again.tensors.items())}
         write(tmp_path / "again", Checkpoint(reordered, again.header))
@@ -99,27 +99,27 @@ class TestOneCheckpoint:
 
     @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors"])
     @pytest.mark.parametrize("kept", [0, -1])
-    def test_a_truncated_file_is_damage(self, path, name, kept):
+    def test_truncated_file_is_reported_as_damage(self, path, name, kept):
         size = (path / name).stat().st_size
         os.truncate(path / name, kept % size)
         damaged(path, name, kept % size, size)
 
     @pytest.mark.parametrize("place", [0, 7, 8 * 60 + 3, 8 * 300 + 5, -1])
-    def test_a_flipped_bit_is_damage(self, path, place):
+    def test_flipped_bit_in_tensors_is_reported_as_damage(self, path, place):
         flip_bit(path / "model.safetensors", place)
         damaged(path, "sha256", "model.safetensors")
 
     @pytest.mark.parametrize("name", ["model.safetensors", MANIFEST])
-    def test_a_missing_file_is_damage(self, path, name):
+    def test_missing_file_is_reported_as_damage(self, path, name):
         (path / name).unlink()
         damaged(path, name, os.strerror(errno.ENOENT))
 
     @pytest.mark.parametrize("data", [b"", b"{", b"null", b"[]", b"{}", b'{"schema": 1}', b"\xff\xfe", b"\0" * 400])
-    def test_a_file_that_is_not_a_manifest_is_damage(self, path, data):
+    def test_invalid_manifest_is_reported_as_damage(self, path, data):
         (path / MANIFEST).write_bytes(data)
         damaged(path, MANIFEST)
 
-    def test_any_flipped_bit_of_the_manifest_is_damage(self, path):
+    def test_flipped_bit_in_manifest_is_reported_as_damage(self, path):
         manifest = path / MANIFEST
         for place in range(0, 8 * manifest.stat().st_size, 7):  # each byte, and each of its bits in turn
             flip_bit(manifest, place)
@@ -128,25 +128,25 @@ class TestOneCheckpoint:
             flip_bit(manifest, place)
         assert read_header(path).position.step == 5
 
-    def test_another_schema_is_refused_by_number(self, path):
+    def test_unknown_manifest_schema_is_refused_with_its_number(self, path):
         manifest = json.loads((path / MANIFEST).read_text())
         (path / MANIFEST).write_text(json.dumps(manifest | {"schema": 99}))
         damaged(path, "schema", 99, 2)
 
-    def test_the_remains_of_an_earlier_save_by_this_process_are_replaced(self, path):
+    def test_partial_save_of_same_process_is_replaced(self, path):
         left = path.with_name(f".{path.name}.new.{os.getpid()}")
         left.mkdir()
         (left / "model.safetensors").write_text("half of it")
         write(path, checkpoint_of())
         assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
-    def test_a_save_that_fails_leaves_the_old_checkpoint_and_nothing_else(self, path):
+    def test_failed_save_leaves_only_old_checkpoint(self, path):
         with file_size_limit(100), pytest.raises(Exception, match=r"os error 27|File too large"):
             write(path, checkpoint_of(6))
         require_equal(read_checkpoint(path), checkpoint_of())
         assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
-    def test_every_file_is_on_the_disk_before_the_checkpoint_has_its_name(self, path, monkeypatch):
+    def test_all_files_are_fsynced_before_rename(self, path, monkeypatch):
         synced, fsync, rename = [], os.fsync, Path.rename
 
         def watched_fsync(descriptor):
@@ -164,13 +164,13 @@ class TestOneCheckpoint:
         assert {"model.safetensors", "optimizer.safetensors", "manifest"} <= set(before)
         assert path.parent.name in after, "the rename comes last"
 
-    def test_the_same_step_saved_again_replaces_it(self, path):
+    def test_checkpoint_of_same_step_is_replaced(self, path):
         other = Checkpoint({"model": {"w": torch.ones(3)}}, Header(Position(step=5)))
         write(path, other)
         require_equal(read_checkpoint(path), other)
         assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
-    def test_the_old_checkpoint_stays_if_the_new_one_cannot_replace_it(self, path, monkeypatch):
+    def test_old_checkpoint_is_restored_if_rename_of_new_fails(self, path, monkeypatch):
         rename = Path.rename
 
         def failing(self, target):
@@ -184,7 +184,7 @@ class TestOneCheckpoint:
         require_equal(read_checkpoint(path), checkpoint_of())
         assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
-    def test_the_old_checkpoint_is_removed_after_the_new_one_is_in_place(self, path, monkeypatch):
+    def test_old_checkpoint_is_removed_after_new_one_is_in_place(self, path, monkeypatch):
         there, remove = [], shutil.rmtree
 
         def watched(folder, **options):
@@ -219,7 +219,7 @@ class TestStore:
             ([(1, None), (2, None), (3, 0.2), (4, 0.1), (5, 0.1)], 5, 3, [3, 4, 5]),
         ],
     )
-    def test_the_newest_and_the_best_are_kept(self, store, saved, latest, best, kept):
+    def test_newest_and_best_checkpoints_are_kept(self, store, saved, latest, best, kept):
         for step, accuracy in saved:
             store.add(checkpoint_of(step, accuracy=accuracy))
         links = (
@@ -229,7 +229,7 @@ class TestStore:
         )
         assert self.names(store) == [*links, *(f"step_{step:08d}" for step in kept)]
 
-    def test_nothing_is_touched_once_the_folder_belongs_to_another_run(self, tmp_path):
+    def test_store_changes_nothing_after_run_folder_is_lost(self, tmp_path):
         def lost():
             raise LostFolderError(lock="lock")
 
@@ -238,21 +238,21 @@ class TestStore:
             CheckpointStore(tmp_path, keep=2, check_owner=lost).add(checkpoint_of(1))
         assert [entry.name for entry in tmp_path.iterdir()] == [".step_00000001.new.7"]
 
-    def test_a_damaged_checkpoint_is_skipped_with_a_warning(self, store, caplog):
+    def test_damaged_checkpoint_is_skipped_with_warning(self, store, caplog):
         add(store, 1, 2)
         flip_bit(store.path / "step_00000002" / "model.safetensors", 99)
         with caplog.at_level(logging.WARNING):
             require_equal(store.newest(), checkpoint_of(1))
         assert_warning(caplog.text, "damaged-checkpoint", store.path / "step_00000002", "sha256", "model.safetensors")
 
-    def test_a_run_whose_checkpoints_are_all_damaged_is_not_started_anew(self, store):
+    def test_run_with_only_damaged_checkpoints_is_refused(self, store):
         add(store, 1, 2)
         for step in (1, 2):
             (store.path / f"step_{step:08d}" / MANIFEST).unlink()
         with refused("damaged-checkpoint", 2, store.path, code=78):
             store.newest()
 
-    def test_after_a_fallback_damaged_checkpoints_are_set_aside_and_no_longer_count(self, store, caplog):
+    def test_damaged_checkpoints_are_set_aside_and_ignored_after_fallback(self, store, caplog):
         for step in (1, 8, 9):
             store.add(checkpoint_of(step, accuracy=step / 10))
         for step in (8, 9):
@@ -279,7 +279,7 @@ class TestStore:
         store.set_aside_after(4)
         assert self.names(store) == ["latest -> step_00000004", "step_00000004"]
 
-    def test_links_that_a_killed_attempt_did_not_set_are_set_by_the_next(self, store):
+    def test_stale_links_of_killed_attempt_are_updated(self, store):
         for step in (4, 8):
             store.add(checkpoint_of(step, accuracy=step / 10))
         for link in ("latest", "best"):
@@ -289,7 +289,7 @@ class TestStore:
         assert {(store.path / link).readlink() for link in ("latest", "best")} == {Path("step_00000008")}
 
     @pytest.mark.parametrize("broken", ["_read_manifest", "load_file", "_sha256"])
-    def test_an_error_of_the_disk_is_not_taken_for_damage(self, store, monkeypatch, broken):
+    def test_disk_error_is_not_reported_as_damage(self, store, monkeypatch, broken):
         add(store, 1, 2)
 
         def stale(path, *_):
@@ -301,7 +301,7 @@ class TestStore:
                 store.newest()
         require_equal(store.newest(), checkpoint_of(2))
 
-    def test_an_old_one_that_cannot_be_removed_is_reported_and_later_ones_are_saved(self, store, monkeypatch, caplog):
+    def test_unremovable_old_checkpoint_warns_and_saving_continues(self, store, monkeypatch, caplog):
         rmtree = shutil.rmtree
 
         def failing(path, *arguments, **options):
@@ -316,20 +316,20 @@ class TestStore:
         assert_warning(caplog.text, "cannot-remove", ".step_00000001.discarded", os.strerror(errno.EACCES))
 
     @pytest.mark.parametrize("pointer", ["missing", "dangling"])
-    def test_without_its_pointer_the_largest_step_is_the_newest(self, store, pointer):
+    def test_largest_step_is_newest_if_latest_link_is_broken(self, store, pointer):
         add(store, 1, 2)
         (store.path / "latest").unlink()
         if pointer == "dangling":
             (store.path / "latest").symlink_to("step_00000077")
         require_equal(store.newest(), checkpoint_of(2))
 
-    def test_a_best_one_that_is_damaged_is_replaced(self, store):
+    def test_damaged_best_checkpoint_is_replaced(self, store):
         store.add(checkpoint_of(1, accuracy=0.9))
         (store.path / "step_00000001" / MANIFEST).write_text("")
         store.add(checkpoint_of(2, accuracy=0.1))
         assert (store.path / "best").readlink() == Path("step_00000002")
 
-    def test_a_replacement_that_was_killed_halfway_is_undone(self, store):
+    def test_replacement_interrupted_by_kill_is_undone(self, store):
         store.add(checkpoint_of(1))
         path = store.path / "step_00000001"
         shutil.copytree(path, store.path / ".step_00000001.new.4711")
@@ -338,7 +338,7 @@ class TestStore:
         store.add(checkpoint_of(2))
         assert self.names(store) == ["latest -> step_00000002", "step_00000001", "step_00000002"]
 
-    def test_the_remains_of_a_killed_save_are_not_used_and_removed_by_the_next(self, store):
+    def test_partial_save_of_killed_process_is_ignored_and_removed(self, store):
         store.add(checkpoint_of(1))
         shutil.copytree(store.path / "step_00000001", store.path / ".step_00000002.new.4711")
         shutil.copytree(store.path / "step_00000001", store.path / ".step_00000000.discarded.4711")
@@ -347,7 +347,7 @@ class TestStore:
         assert self.names(store) == ["latest -> step_00000003", "step_00000001", "step_00000003"]
 
 
-class TestFinding:
+class TestFindCheckpoint:
     @pytest.fixture
     def run(self, tmp_path):
         """Return the folder of another run, with checkpoints of steps 1 and 2."""
@@ -361,29 +361,29 @@ class TestFinding:
         (tmp_path / "checkpoints").mkdir()
         return CheckpointStore(tmp_path / "checkpoints", keep=2)
 
-    def test_nothing_is_resumed_unless_asked(self, own):
+    def test_empty_resume_option_finds_no_checkpoint(self, own):
         own.add(checkpoint_of(7))
         assert find_checkpoint("", own) is None
 
-    def test_auto_takes_the_newest_of_the_own_run_or_starts_anew(self, own):
+    def test_auto_finds_newest_checkpoint_of_run_or_none(self, own):
         assert find_checkpoint("auto", own) is None
         own.add(checkpoint_of(7))
         require_equal(find_checkpoint("auto", own), checkpoint_of(7))
 
     @pytest.mark.parametrize(("named", "step"), [("checkpoints/step_00000001", 1), ("checkpoints/latest", 2), ("", 2)])
-    def test_a_path_names_a_checkpoint_or_a_run(self, own, run, named, step):
+    def test_resume_path_may_be_checkpoint_or_run_folder(self, own, run, named, step):
         require_equal(find_checkpoint(str(run / named), own), checkpoint_of(step))
 
-    def test_a_damaged_checkpoint_that_was_named_is_refused(self, own, run):
+    def test_damaged_checkpoint_at_given_path_is_refused(self, own, run):
         path = run / "checkpoints" / "step_00000002"
         (path / "model.safetensors").write_bytes(b"")
         with refused("damaged-checkpoint", path, "model.safetensors", code=78):
             find_checkpoint(str(path), own)
 
-    def test_a_path_without_a_checkpoint_is_refused(self, own, tmp_path):
+    def test_path_without_checkpoint_is_refused(self, own, tmp_path):
         with refused("no-checkpoint", tmp_path / "gone", MANIFEST, code=78):
             find_checkpoint(str(tmp_path / "gone"), own)
 
-    def test_checkpoints_of_the_run_itself_take_precedence_over_those_of_another_run(self, own, run):
+    def test_own_checkpoints_take_precedence_over_those_of_another_run(self, own, run):
         own.add(checkpoint_of(9))
         require_equal(find_checkpoint(str(run), own), checkpoint_of(9))

@@ -14,17 +14,17 @@ IN_USE = FolderInUseError(folder="a", pid=1, host="b", job="none", since="noon")
 
 
 @pytest.mark.parametrize("value", [None, 0, "", "é", [1.5, None], {"a": {"b": [True]}}, "x" * 100_000])
-def test_the_value_of_rank_0_is_shared(value):
+def test_broadcast_json_returns_value_of_rank_0_on_all_ranks(value):
     found = on_ranks(3, lambda comm: broadcast_json(comm, value if comm.world.rank == 0 else "another"))
     assert found == [value] * 3
 
 
-def test_values_of_all_ranks_are_gathered_in_their_order():
+def test_all_gather_json_returns_values_in_rank_order():
     values = [{"rank": 0}, "a longer text than the others", None, 3.25]
     assert on_ranks(4, lambda comm: all_gather_json(comm, values[comm.world.rank])) == [values] * 4
 
 
-def test_an_action_runs_on_rank_0_alone_and_its_result_stays_there():
+def test_run_on_root_runs_and_returns_only_on_rank_0():
     ran = []
 
     def action(comm):
@@ -44,7 +44,7 @@ def test_an_action_runs_on_rank_0_alone_and_its_result_stays_there():
     ],
     ids=repr,
 )
-def test_its_error_is_raised_on_every_rank(error, slug, code, retryable, classes):
+def test_run_on_root_raises_error_on_every_rank(error, slug, code, retryable, classes):
     def fail():
         raise error
 
@@ -60,7 +60,7 @@ def test_its_error_is_raised_on_every_rank(error, slug, code, retryable, classes
         assert each.raised_on_all_ranks
 
 
-def test_a_bug_on_rank_0_keeps_its_traceback_there_and_lets_no_other_rank_wait():
+def test_unexpected_exception_on_rank_0_is_raised_on_all_ranks():
     def action(comm):
         with pytest.raises(Exception, match="missing") as found:
             run_on_root(comm, lambda: {}["missing"])

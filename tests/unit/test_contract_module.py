@@ -29,7 +29,7 @@ def imports_of(path):
 
 
 class TestLayout:
-    def test_it_imports_the_standard_library_alone(self):
+    def test_contract_module_imports_only_standard_library(self):
         names = {name.split(".")[0] for name in imports_of(ROOT / "src" / "slipway" / "base" / "contract.py")}
         assert names <= set(sys.stdlib_module_names)
 
@@ -40,17 +40,17 @@ class TestLayout:
         )
         assert (done.returncode, done.stderr) == (0, "")
 
-    def test_there_is_one_version(self):
+    def test_version_is_same_in_package_project_and_script_library(self):
         project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         library = re.search(r"(?m)^readonly LIBRARY_VERSION=(\S+)$", (LIB / "job.bash").read_text(encoding="utf-8"))
         assert contract.VERSION == project["version"] == library[1]
 
     @pytest.mark.parametrize(("name", "code"), [("EXIT_STOPPED", 75), ("EXIT_CONFIG", 78)])
-    def test_exit_codes_are_the_library_s(self, name, code):
+    def test_exit_codes_match_script_library(self, name, code):
         found = re.search(rf"(?m)^readonly {name}=(\d+)", (LIB / "job.bash").read_text(encoding="utf-8"))
         assert getattr(contract, name) == code == int(found[1])
 
-    def test_every_setting_has_a_name_of_its_own_and_texts_for_people(self):
+    def test_every_setting_has_prefix_comment_and_description(self):
         for row in contract.SETTINGS.values():
             assert row.name in {"USE_CONTAINER", "BACKEND"} or row.name.startswith("SLIPWAY_")
             assert row.comment
@@ -116,7 +116,7 @@ VALUES = [
 """One of each kind, plus what a pattern of one language might take for another: line ends, digits beyond ASCII."""
 
 
-def test_patterns_behave_alike_in_bash_and_python():
+def test_setting_patterns_match_alike_in_bash_and_python():
     code = """set -euo pipefail
     script_name=x scheduler=local
     source "$1/local.bash"
@@ -143,7 +143,7 @@ OF_JOBS = {"answer", "pid", "server"}
 """Files that the library writes into logs/N for its own use."""
 
 
-def test_every_file_of_a_run_folder_that_the_library_names_is_one_of_the_contract_module():
+def test_run_folder_files_of_script_library_are_in_contract_module():
     for path in LIB.glob("*.*"):
         text = re.sub(r"(?m)^\s*#.*$", "", path.read_text(encoding="utf-8"))
         found = set(re.findall(r'(?:\$RUN_DIR|\$\{RUN_DIR:\?\}|\$SLIPWAY_RUN_DIR)"?/([A-Za-z][\w.]*)', text))
@@ -155,7 +155,7 @@ def test_every_file_of_a_run_folder_that_the_library_names_is_one_of_the_contrac
         assert not unknown, f"{path.name}: {unknown}"
 
 
-def test_every_state_that_the_library_reads_is_a_verdict():
+def test_states_read_by_script_library_match_verdicts():
     text = (LIB / "finish.bash").read_text(encoding="utf-8")
     cases = text.partition("\nfinish() {")[2].partition("\nesac")[0].partition("case $state in")[2].partition("esac")[0]
     states = set(re.findall(r"(?m)^        ([a-z-]+(?: \| [a-z-]+)*)\)", cases))

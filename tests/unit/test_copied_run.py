@@ -53,7 +53,7 @@ def links(checkpoints):
     return [str((checkpoints / name).readlink()) for name in ("latest", "best")]
 
 
-def test_it_resumes_exactly_and_loses_no_checkpoint(copy, expected, caplog):
+def test_copied_run_resumes_exactly_and_keeps_all_checkpoints(copy, expected, caplog):
     assert (copy / "best").is_dir()
     assert train(copy.parent) == (7, expected)
     assert links(copy) == ["step_00000012", "step_00000006"]
@@ -64,7 +64,7 @@ def test_it_resumes_exactly_and_loses_no_checkpoint(copy, expected, caplog):
     assert list(copy.glob(".*")) == []
 
 
-def test_if_only_the_copy_is_left_it_gets_its_step_name_back(copy, expected):
+def test_copied_latest_folder_is_renamed_to_missing_step(copy, expected):
     for path in copy.glob("step_*"):
         shutil.rmtree(path)
     assert slipway.peek(copy.parent)[:2] == (2, 7)
@@ -74,7 +74,7 @@ def test_if_only_the_copy_is_left_it_gets_its_step_name_back(copy, expected):
     assert list(copy.glob("*.set-aside.*")) == []
 
 
-def test_a_copy_that_is_damaged_is_set_aside(copy, expected):
+def test_damaged_copies_of_latest_and_best_are_set_aside(copy, expected):
     for name in ("latest", "best"):
         (copy / name / "manifest.json").write_text("{}")
     assert train(copy.parent) == (7, expected)

@@ -89,7 +89,7 @@ def taking_turns(case, seed):
 
 
 @pytest.mark.parametrize("case", LOADERS)
-def test_the_same_data_are_not_named(case, tmp_path, caplog):
+def test_unchanged_data_does_not_warn(case, tmp_path, caplog):
     for stop_at in (2, 2):
         stop(tmp_path, stop_at, LOADERS[case](ordered(0)))
     train(Attempt(tmp_path), LOADERS[case](ordered(0)))
@@ -98,7 +98,7 @@ def test_the_same_data_are_not_named(case, tmp_path, caplog):
 
 @pytest.mark.parametrize("stop_at", [2, 4])
 @pytest.mark.parametrize("case", BY_INDEX)
-def test_another_split_is_refused(case, stop_at, tmp_path):
+def test_changed_split_is_refused(case, stop_at, tmp_path):
     stop(tmp_path, stop_at, LOADERS[case](ordered(0)))
     with refused("different-data", "random_split"):
         train(Attempt(tmp_path), LOADERS[case](ordered(1)))
@@ -106,7 +106,7 @@ def test_another_split_is_refused(case, stop_at, tmp_path):
 
 @pytest.mark.parametrize("stop_at", [2, 4])
 @pytest.mark.parametrize("case", [*LOADERS][6:])
-def test_other_samples_are_named(case, stop_at, tmp_path, caplog):
+def test_changed_samples_of_dataset_warn(case, stop_at, tmp_path, caplog):
     stop(tmp_path, stop_at, LOADERS[case](ordered(0)))
     train(Attempt(tmp_path), LOADERS[case](ordered(1)))
     assert slugs(caplog.text) == ["different-data"]
@@ -114,14 +114,14 @@ def test_other_samples_are_named(case, stop_at, tmp_path, caplog):
 
 @pytest.mark.parametrize("stop_at", [4, 6, 8])
 @pytest.mark.parametrize("case", LOADERS)
-def test_loaders_that_take_turns_are_the_same_data(case, stop_at, tmp_path, caplog):
+def test_unchanged_alternating_loaders_do_not_warn(case, stop_at, tmp_path, caplog):
     stop(tmp_path, stop_at, taking_turns(case, 0))
     train(Attempt(tmp_path), taking_turns(case, 0))
     assert slugs(caplog.text) == []
 
 
 @pytest.mark.parametrize("case", BY_INDEX)
-def test_another_split_is_refused_if_loaders_take_turns(case, tmp_path):
+def test_changed_split_in_alternating_loaders_is_refused(case, tmp_path):
     stop(tmp_path, 4, taking_turns(case, 0))
     with refused("different-data", "random_split"):
         train(Attempt(tmp_path), taking_turns(case, 1))
@@ -151,7 +151,7 @@ class Proxy(Dataset):
 
 
 @pytest.mark.parametrize(("make", "stop_at"), [(Endless, 10), (Proxy, 8)])
-def test_data_sets_of_any_kind_can_be_looked_at(make, stop_at, tmp_path, caplog):
+def test_digest_accepts_iterable_and_proxy_datasets(make, stop_at, tmp_path, caplog):
     def loaders():
         return turns(DataLoader(make(), 4), LOADERS["random_split"](ordered(2)))
 
@@ -161,7 +161,7 @@ def test_data_sets_of_any_kind_can_be_looked_at(make, stop_at, tmp_path, caplog)
 
 
 @pytest.mark.parametrize("stop_at", [2, 4, 6])
-def test_a_split_that_each_epoch_makes_anew_is_not_named(stop_at, tmp_path, caplog):
+def test_split_drawn_in_each_epoch_does_not_warn(stop_at, tmp_path, caplog):
     def make_loader(epoch):
         found, _ = random_split(data(), [16, SAMPLES - 16])  # from the session's seed
         return DataLoader(Subset(found, range(8 + 4 * epoch)), 4)
@@ -171,13 +171,13 @@ def test_a_split_that_each_epoch_makes_anew_is_not_named(stop_at, tmp_path, capl
     assert slugs(caplog.text) == []
 
 
-def test_another_folder_of_the_same_files_is_not_named(tmp_path, caplog):
+def test_same_files_in_another_folder_do_not_warn(tmp_path, caplog):
     stop(tmp_path, 2, DataLoader(Listed(names("/scratch/1", ordered(0)[:16])), 4))
     train(Attempt(tmp_path), DataLoader(Listed(names("/scratch/2", ordered(0)[:16])), 4))
     assert slugs(caplog.text) == []
 
 
-def test_data_that_restore_themselves_are_not_named(tmp_path, caplog):
+def test_dataset_with_state_dict_does_not_warn(tmp_path, caplog):
     class Stateful(Listed):
         def state_dict(self):
             return {}
@@ -204,7 +204,7 @@ class Restored(WeightedRandomSampler):
 
 
 @pytest.mark.parametrize("stop_at", [3, 4])
-def test_weights_that_are_restored_are_not_another_split(stop_at, tmp_path):
+def test_restored_sampler_weights_are_not_a_changed_split(stop_at, tmp_path):
     def script(attempt):
         sampler = Restored([1.0] * SAMPLES, SAMPLES)
         with attempt.open(extra=sampler) as session:

@@ -108,17 +108,17 @@ def compared(found, path, kind):
 
 
 @pytest.mark.parametrize("kind", OUTCOMES)
-def test_detected_values_are_right_or_become_questions(drafts, kind):
+def test_detected_values_are_correct_or_become_questions(drafts, kind):
     right, asked, wrong = compared(drafts[kind].draft, drafts[kind].path, kind)
     assert (len(right), asked, wrong) == OUTCOMES[kind], sorted(right)
 
 
-def test_every_recording_is_compared():
+def test_every_recorded_cluster_is_compared():
     assert {path.name for path in CLUSTERS.iterdir() if path.is_dir()} == {*OUTCOMES}
 
 
 @pytest.mark.parametrize("kind", OUTCOMES)
-def test_each_value_names_its_source_and_each_question_asks(drafts, kind):
+def test_each_value_has_source_comment_and_each_question_is_printed(drafts, kind):
     draft = drafts[kind].draft
     for before, line in pairwise(draft.text.splitlines()):
         assert len(line) <= 120
@@ -130,7 +130,7 @@ def test_each_value_names_its_source_and_each_question_asks(drafts, kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", OUTCOMES)
-def test_a_clean_script_comes_out_of_it(drafts, kind, tmp_path):
+def test_script_rendered_from_draft_passes_shellcheck(drafts, kind, tmp_path):
     spec = "ddp-local" if kind == "machine" else "ddp"
     for name, options in (("plain", []), ("standalone", ["--standalone"])):
         words = ["render", spec, "--site", str(drafts[kind].path), *options, "--output", str(tmp_path / name)]

@@ -42,7 +42,7 @@ def settings(split=None, **launch):
         (4, None, {"devices_per_rank": 2}, 1, Launcher.TORCHRUN, [2]),
     ],
 )
-def test_a_rank_takes_the_devices_that_follow_each_other(  # noqa: PLR0917 -- parameters of a test
+def test_rank_gets_consecutive_devices_for_its_stages(  # noqa: PLR0917 -- parameters of a test
     gpus, count, split, launch, local_rank, launcher, expected
 ):
     gpus(count)
@@ -64,7 +64,7 @@ def test_a_rank_takes_the_devices_that_follow_each_other(  # noqa: PLR0917 -- pa
         (0, "b", {"device": "cuda"}, "no-gpu", ["--device cuda"]),
     ],
 )
-def test_too_few_devices(gpus, count, split, launch, slug, values):  # noqa: PLR0917 -- parameters of a test
+def test_too_few_or_invalid_devices_are_refused(gpus, count, split, launch, slug, values):  # noqa: PLR0917 -- parameters of a test
     gpus(count)
     if named := launch.get("stage_devices"):
         values = [*values, f"--stage-devices {named}"]
@@ -84,13 +84,13 @@ def test_too_few_devices(gpus, count, split, launch, slug, values):  # noqa: PLR
         (1, "b", {"stage_devices": "cpu,cuda:0"}, 8),
     ],
 )
-def test_enough_devices(gpus, count, split, launch, ranks):
+def test_sufficient_devices_are_accepted(gpus, count, split, launch, ranks):
     gpus(count)
     require_gpus(settings(split, **launch), ranks)
 
 
 @pytest.mark.parametrize("amp", ["bf16", "fp16"])
-def test_mixed_precision_is_not_for_a_gpu_and_the_cpu_together(gpus, amp):
+def test_amp_with_gpu_and_cpu_stages_is_refused(gpus, amp):
     gpus(1)
     mine = settings("b", stage_devices="cuda:0,cpu")
     mine = replace(mine, train=replace(mine.train, amp=amp))
@@ -99,7 +99,7 @@ def test_mixed_precision_is_not_for_a_gpu_and_the_cpu_together(gpus, amp):
     pick_device(replace(mine, launch=Launch(stage_devices="cuda:0,cuda:0")), 0, Launcher.OTHER)
 
 
-def test_stages_on_devices_that_are_named(gpus):
+def test_stage_devices_option_assigns_stages(gpus):
     gpus(2)
     mine = settings("b", stage_devices="cuda:1,cpu")
     first = pick_device(mine, 0, Launcher.OTHER)
@@ -116,7 +116,7 @@ def test_stages_on_devices_that_are_named(gpus):
         (5, None, {"devices_per_rank": 2}, 2),
     ],
 )
-def test_the_number_of_ranks_follows_the_gpus(gpus, count, split, launch, ranks):
+def test_number_of_ranks_follows_number_of_gpus(gpus, count, split, launch, ranks):
     gpus(count)
     assert ranks_for_gpus(settings(split, **launch)) == ranks
 
@@ -129,7 +129,7 @@ def test_the_number_of_ranks_follows_the_gpus(gpus, count, split, launch, ranks)
         (1, "b", {}, [" 2 GPUs", " 1 "]),
     ],
 )
-def test_without_gpus_the_user_must_set_the_number_of_ranks(gpus, count, split, launch, values):
+def test_automatic_number_of_ranks_without_gpus_is_refused(gpus, count, split, launch, values):
     gpus(count)
     with refused("no-gpu", "--nproc-per-node 2", *values):
         ranks_for_gpus(settings(split, **launch))
@@ -139,5 +139,5 @@ def test_without_gpus_the_user_must_set_the_number_of_ranks(gpus, count, split, 
     ("device", "chosen", "backend"),
     [("cuda:1", "auto", "nccl"), ("cpu", "auto", "gloo"), ("cuda", "gloo", "gloo"), ("cpu", "mpi", "mpi")],
 )
-def test_gpus_train_over_nccl_and_cpus_over_gloo(device, chosen, backend):
+def test_torch_backend_is_nccl_on_gpu_and_gloo_on_cpu(device, chosen, backend):
     assert torch_backend(chosen, torch.device(device)) == backend

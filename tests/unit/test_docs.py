@@ -11,14 +11,14 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 
 
-def test_every_file_that_the_architecture_names_is_there():
+def test_files_named_in_architecture_page_exist():
     named = re.findall(r"`((?:src|jobscripts|build|containers|configs)/[\w./-]+)`", PAGE)
     assert len(named) > 15
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
 @pytest.mark.parametrize("package", ["jobgen", "slipway", "trainer"])
-def test_every_module_is_in_its_figure(package):
+def test_import_figure_shows_every_module(package):
     figure = re.search(rf"<!-- generated imports_{package} -->\n(.*?)<!-- end -->", PAGE, flags=re.DOTALL)[1]
     shown = set(re.findall(r"\w+", figure))
     modules = {path.stem for path in (ROOT / "src" / package).glob("[!_]*.py")}
@@ -26,7 +26,7 @@ def test_every_module_is_in_its_figure(package):
     assert modules - shown == set()
 
 
-def test_the_scripts_of_frameworks_are_those_that_tests_run():
+def test_framework_scripts_in_docs_match_tested_scripts():
     page = (ROOT / "docs" / "frameworks.md").read_text(encoding="utf-8")
     scripts = ROOT / "tests" / "scripts" / "session"
     shown = re.findall(r"(?s)```python\n(.*?)```", page)
@@ -35,7 +35,7 @@ def test_the_scripts_of_frameworks_are_those_that_tests_run():
     ]
 
 
-def test_the_reference_lists_what_is_public():
+def test_reference_lists_only_public_api():
     text = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
     assert set(re.findall(r"(?m)^## (\w+)$", text)) == {*slipway.__all__, "SlipwayCallback"}
     for name in ("epochs", "batches", "log", "warm_up", "ckpt_path"):
@@ -47,7 +47,7 @@ def test_the_reference_lists_what_is_public():
 @pytest.mark.parametrize(
     "page", [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda page: page.name
 )
-def test_links_between_pages_lead_somewhere(page):
+def test_links_between_pages_resolve(page):
     text = page.read_text(encoding="utf-8")
     for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(#[^)\s]*)?\)", text):
         other = (page.parent / target) if target else page

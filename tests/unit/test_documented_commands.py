@@ -24,32 +24,32 @@ from readme import (
 )
 
 
-def test_twelve_lines_are_twelve_lines():
+def test_readme_script_adds_twelve_lines():
     assert len(re.findall(r"# \+", SCRIPT)) == 12
 
 
-def test_every_command_is_run_somewhere():
+def test_every_documented_command_is_classified():
     classes = (HERE, ON_CLUSTER, ON_NODE, ASKED, ELSEWHERE, NOWHERE)
     assert sorted(COMMANDS) == sorted(command for group in classes for command in group)
     assert len(HERE) > 20
     assert len(ON_CLUSTER) > 15
 
 
-def test_what_runs_here_begins_with_a_program():
+def test_commands_run_here_start_with_known_program():
     assert {program(command) for command in HERE} == PROGRAMS  # add another code span to NO_COMMANDS
 
 
 @pytest.mark.parametrize("command", ELSEWHERE)
-def test_what_runs_elsewhere_is_there(command):
+def test_command_run_elsewhere_is_in_given_file(command):
     path, part = ELSEWHERE[command]
     assert part in (ROOT / path).read_text(encoding="utf-8"), f"{path} does not contain {part!r}"
 
 
-def test_no_table_names_a_command_that_is_gone():
+def test_tables_list_only_documented_commands():
     assert {*ELSEWHERE, *NOWHERE, *NO_COMMANDS, *LEAVES, *NEEDED} - {*ALL} == set()
 
 
-def test_a_new_command_is_noticed(tmp_path):
+def test_commands_are_extracted_from_page(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(
         "Run `make coffee VARIANT=black`, or `FOO=1\nsbatch x.job`; see `docs/`, `jobgen submit`.\n"

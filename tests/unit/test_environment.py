@@ -15,12 +15,12 @@ def variables(rank, size, local_rank):
 
 
 @pytest.mark.parametrize("place", [(0, 1, 0), (0, 4, 0), (3, 4, 3), (5, 8, 1)])
-def test_rank_size_and_local_rank_are_read_from_the_environment(place):
+def test_rank_world_size_and_local_rank_are_read_from_environment(place):
     assert read_environment(variables(*place)).world()[:3] == place
 
 
 @pytest.mark.parametrize("missing", ["RANK", "WORLD_SIZE", "LOCAL_RANK", "RANK, WORLD_SIZE, LOCAL_RANK"])
-def test_missing_variables_are_named_with_the_remedy(missing):
+def test_missing_rank_variables_are_reported_with_remedy(missing):
     env = {name: value for name, value in variables(0, 1, 0).items() if name not in missing.split(", ")}
     with refused("ranks-not-named", code=78) as error:
         read_environment(env).world()
@@ -29,19 +29,19 @@ def test_missing_variables_are_named_with_the_remedy(missing):
 
 
 @pytest.mark.parametrize("value", ["", "two", "1.5"])
-def test_a_variable_that_is_no_number_is_quoted(value):
+def test_non_numeric_world_size_is_refused(value):
     with refused("bad-rank-variables", f"WORLD_SIZE={value},"):
         read_environment(variables(0, 1, 0) | {"WORLD_SIZE": value}).world()
 
 
 @pytest.mark.parametrize("place", [(4, 4, 0), (-1, 4, 0), (0, 0, 0), (1, 4, 2), (1, 4, -1)])
-def test_variables_that_contradict_each_other_are_refused(place):
+def test_inconsistent_rank_variables_are_refused(place):
     with refused("bad-rank-variables", f"RANK={place[0]}, WORLD_SIZE={place[1]}, LOCAL_RANK={place[2]}", code=78):
         read_environment(variables(*place)).world()
 
 
 @pytest.mark.parametrize("name", SIZE_VARIABLES)
-def test_several_processes_that_each_train_alone_are_refused(name):
+def test_several_processes_with_world_size_1_are_refused(name):
     with refused("separate-processes", f"{name}=2", SIZE_VARIABLES[name]) as error:
         read_environment({name: "2"}).check_size(1)
     assert "--backend" in explain(error.value)
@@ -49,7 +49,7 @@ def test_several_processes_that_each_train_alone_are_refused(name):
     read_environment({name: "2"}).check_size(2)
 
 
-def test_a_world_of_another_size_than_planned_is_refused():
+def test_unexpected_world_size_is_refused():
     for size in (1, 3):
         with refused("wrong-world-size", size, 4, "TRAINER_WORLD_SIZE"):
             read_environment({"TRAINER_WORLD_SIZE": "4"}).check_size(size)
@@ -64,7 +64,7 @@ def test_a_world_of_another_size_than_planned_is_refused():
         ({}, 1),
     ],
 )
-def test_a_world_of_the_planned_size_is_accepted(planned, size):
+def test_planned_world_size_is_accepted(planned, size):
     read_environment(planned).check_size(size)
 
 
@@ -72,7 +72,7 @@ def test_a_world_of_the_planned_size_is_accepted(planned, size):
     ("hosts", "expected"),
     [("a", [1]), ("aab", [2, 2, 1]), ("ababa", [3, 2, 3, 2, 3]), ("aaaaaaaaa", [9] * 9)],
 )
-def test_each_rank_learns_how_many_gave_the_same_key(hosts, expected):
+def test_count_equal_returns_number_of_ranks_with_same_key(hosts, expected):
     assert on_ranks(len(hosts), lambda comm: count_equal(comm, hosts[comm.world.rank])) == expected
 
 
@@ -80,7 +80,7 @@ def test_each_rank_learns_how_many_gave_the_same_key(hosts, expected):
     ("variables", "launcher"),
     [({}, "OTHER"), ({"TORCHELASTIC_RUN_ID": "none"}, "TORCHRUN"), ({"TRAINER_SPAWNED": "1"}, "SPAWN")],
 )
-def test_the_launcher_is_known_by_its_mark(variables, launcher):
+def test_launcher_is_detected_from_variables(variables, launcher):
     assert read_environment(variables).launcher is Launcher[launcher]
 
 
@@ -95,18 +95,18 @@ def test_the_launcher_is_known_by_its_mark(variables, launcher):
         ({"TORCHELASTIC_RUN_ID": "none"}, 2, Reason.LAUNCHER, 75),
     ],
 )
-def test_the_exit_code_of_a_stop_suits_the_launcher(variables, ranks, reason, code):
+def test_exit_code_of_stop_depends_on_launcher(variables, ranks, reason, code):
     assert read_environment(variables).exit_code(reason, ranks=ranks) == code
 
 
 @pytest.mark.parametrize("value", ["first", "-1", "1.5", "²"])
-def test_an_attempt_that_is_no_number_is_refused(value):
+def test_non_numeric_attempt_is_refused(value):
     with refused("bad-rank-variables", f"TRAINER_ATTEMPT='{value}'"):
         read_environment({"TRAINER_ATTEMPT": value})
 
 
 @pytest.mark.parametrize(("value", "threads"), [("", None), ("0", None), ("4", 4), ("4,2", None)])
-def test_omp_num_threads_counts_if_it_is_a_number(value, threads):
+def test_omp_num_threads_is_used_if_it_is_one_number(value, threads):
     assert read_environment({"OMP_NUM_THREADS": value}).threads == threads
 
 
@@ -118,7 +118,7 @@ def test_omp_num_threads_counts_if_it_is_a_number(value, threads):
         ({"MASTER_ADDR": "a", "MASTER_PORT": "b"}, ["MASTER_PORT", "'b'"]),
     ],
 )
-def test_a_rendezvous_without_an_address_is_refused(variables, missing):
+def test_missing_or_invalid_master_address_is_refused(variables, missing):
     with refused("ranks-not-named", *missing) as error:
         read_environment(variables).master()
     assert ("MASTER_ADDR" in str(error.value)) == ("MASTER_ADDR" in missing)

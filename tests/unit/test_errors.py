@@ -66,7 +66,7 @@ def facts_of(error):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_error_is_of_the_same_class_and_says_the_same_on_another_rank(kind):
+def test_run_error_keeps_class_and_facts_on_another_rank(kind):
     error = made(kind)
     found = carried(error)
     assert type(found) is type(error)
@@ -74,20 +74,20 @@ def test_an_error_is_of_the_same_class_and_says_the_same_on_another_rank(kind):
 
 
 @pytest.mark.parametrize(("error", "slug", "code", "retryable"), OTHERS, ids=repr)
-def test_any_other_error_arrives_with_text_code_and_retryability(error, slug, code, retryable):
+def test_other_error_keeps_text_exit_code_and_retryability(error, slug, code, retryable):
     found = carried(error)
     assert (slug_of(found), str(found)) == (slug, str(error))
     assert (found.exit_code, is_retryable(found)) == (code, retryable)
 
 
-def test_whether_to_retry_a_save_that_failed_arrives_too():
+def test_retryability_of_failed_save_reaches_other_ranks():
     error = NotSavedError(reason="Input/output error", before="There is none before it.")
     error.retryable = True
     assert carried(error).retryable is True
 
 
 @pytest.mark.parametrize("make", [*(partial(made, kind) for kind in KINDS), lambda: ConfigError("no-gpu", "on cpu")])
-def test_one_survives_pickling(make):
+def test_errors_survive_pickling_unchanged(make):
     error = make()
     error.exit_code, error.retryable, error.raised_on_all_ranks = 75, True, True
     found = pickle.loads(pickle.dumps(error))  # noqa: S301 -- our own
@@ -96,14 +96,14 @@ def test_one_survives_pickling(make):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_names_its_facts_and_has_a_slug_of_the_table(kind):
+def test_each_error_contains_its_facts_and_known_slug(kind):
     error = made(kind)
     assert SLUGS[error.slug].exit_code == error.exit_code
     assert [name for name in fields(kind) if f"<{name}>" not in str(error)] in ([], ["message"])
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_is_one_line_that_can_be_printed_whatever_its_facts_hold(kind):
+def test_each_error_is_one_printable_line(kind):
     error = made(kind)
     assert str(error).isprintable()
     hostile = "a\nb\x1b[31m\u2028c\udcff"
@@ -113,13 +113,13 @@ def test_each_is_one_line_that_can_be_printed_whatever_its_facts_hold(kind):
     assert_error(f"trainer: {error_line(error)}", error.slug)
 
 
-def test_the_table_gives_the_remedy_and_no_error_names_a_flag():
+def test_remedy_comes_from_slug_table_and_templates_have_no_flags():
     assert explain(IN_USE) == f"{IN_USE} {SLUGS['folder-in-use'].remedy}"
     assert explain(SlipwayError("lost-peer", "as it is")) == "as it is"
     assert [kind for kind in RunError.kinds.values() if "--" in kind.template] == []
 
 
-def test_a_printed_error_has_kind_slug_and_sentence():
+def test_printed_error_has_kind_slug_and_message():
     assert messages(f"trainer: {error_line(IN_USE)}") == [Message("error", "folder-in-use", explain(IN_USE))]
     assert messages(add_label("warning", "node-lost", "node\n7")) == [Message("warning", "node-lost", "node 7")]
     assert reason_of(LostFolderError(lock="a/lock")).partition(": ")[0] == "lost-folder"

@@ -59,7 +59,7 @@ def first(state):
 
 
 @pytest.mark.parametrize("name", ["weights.pt", "weights.pth", "weights.safetensors"])
-def test_the_newest_weights_load_in_plain_torch(run, name, capsys):
+def test_exported_newest_weights_load_in_plain_torch(run, name, capsys):
     target = run / name
     assert main(["export", str(run), str(target)]) == 0
     state = load_file(target) if name.endswith(".safetensors") else torch.load(target, weights_only=True)
@@ -71,14 +71,14 @@ def test_the_newest_weights_load_in_plain_torch(run, name, capsys):
     assert capsys.readouterr().out == f"{target}: model at step 3\n"
 
 
-def test_the_best_and_any_other_checkpoint_can_be_had(run):
+def test_best_or_given_checkpoint_is_exported(run):
     assert main(["export", "--best", str(run), str(run / "best.pt")]) == 0
     assert first(torch.load(run / "best.pt")) == [2]
     assert main(["export", str(run / "checkpoints" / "step_00000001"), str(run / "one.pt")]) == 0
     assert first(torch.load(run / "one.pt")) == [1]
 
 
-def test_a_damaged_checkpoint_is_passed_over(run, caplog):
+def test_export_skips_damaged_checkpoint_with_warning(run, caplog):
     (run / "checkpoints" / "latest" / "model.safetensors").write_bytes(b"damaged")
     assert main(["export", str(run), str(run / "weights.pt")]) == 0
     assert first(torch.load(run / "weights.pt")) == [2]
@@ -86,7 +86,7 @@ def test_a_damaged_checkpoint_is_passed_over(run, caplog):
     assert_warning(caplog.text, "damaged-checkpoint", damaged, "model.safetensors", len(b"damaged"))
 
 
-def test_if_the_best_is_damaged_the_next_best_is_named(run, capsys):
+def test_damaged_best_is_refused_and_next_best_suggested(run, capsys):
     for damaged, left in [(2, 3), (3, 1)]:
         (run / "checkpoints" / f"step_{damaged:08d}" / "model.safetensors").write_bytes(b"damaged")
         assert main(["export", "--best", str(run), str(run / "weights.pt")]) == 78
@@ -95,7 +95,7 @@ def test_if_the_best_is_damaged_the_next_best_is_named(run, capsys):
     assert main(["export", str(folders[1]), str(run / "weights.pt")]) == 0
 
 
-def test_models_alone_are_offered(tmp_path, capsys):
+def test_unknown_model_error_lists_only_models(tmp_path, capsys):
     saved(tmp_path, 1, {"model.a": filled(1), "ema": filled(2), "extra": Fixed({"x": 1})})
     assert main(["export", str(tmp_path), str(tmp_path / "weights.pt"), "--model", "X"]) == 78
     said = capsys.readouterr().err
@@ -105,7 +105,7 @@ def test_models_alone_are_offered(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["weights.pt", "weights.safetensors"])
-def test_a_full_disk_is_named_and_leaves_nothing(name, run, capsys):
+def test_full_disk_is_reported_and_leaves_no_file(name, run, capsys):
     saved(run, 4, {"model": nn.Linear(100, 100)})
     with file_size_limit(1000):
         assert main(["export", str(run), str(run / name)]) == 1
@@ -113,7 +113,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(name, run, capsys):
     assert not list(run.glob("*weights*"))
 
 
-def test_several_models_are_told_apart_by_name(tmp_path, capsys):
+def test_several_models_are_exported_by_name(tmp_path, capsys):
     saved(tmp_path, 1, {"model.generator": filled(5), "model.ema": filled(6)})
     assert main(["export", str(tmp_path), str(tmp_path / "all.pt")]) == 0
     assert {name: first(state) for name, state in torch.load(tmp_path / "all.pt").items()} == {
@@ -126,7 +126,7 @@ def test_several_models_are_told_apart_by_name(tmp_path, capsys):
     assert first(load_file(tmp_path / "one.safetensors")) == [6]
 
 
-def test_the_average_of_the_trainer_is_a_model_of_its_own(tmp_path):
+def test_weight_average_of_trainer_is_exported_as_separate_model(tmp_path):
     average = {**filled(2).state_dict(), "n_averaged": torch.tensor(10)}
     saved(tmp_path, 1, {"model": filled(1), "ema": Fixed(average)})
     assert main(["export", str(tmp_path), str(tmp_path / "model.pt")]) == 0
@@ -145,7 +145,7 @@ class Fixed:
         return self.state
 
 
-def test_state_that_is_no_tensor_goes_into_a_pt_file_only(tmp_path, capsys):
+def test_non_tensor_state_is_exported_only_to_pt_file(tmp_path, capsys):
     saved(tmp_path, 1, {"model": Versioned(1, 1)})
     assert main(["export", str(tmp_path), str(tmp_path / "weights.pt")]) == 0
     Versioned(1, 1).load_state_dict(torch.load(tmp_path / "weights.pt", weights_only=True))
@@ -165,7 +165,7 @@ def test_state_that_is_no_tensor_goes_into_a_pt_file_only(tmp_path, capsys):
         (["plain", "weights.pt", "--best"], (78, "no-best-checkpoint", "plain")),
     ],
 )
-def test_errors_are_one_line_and_leave_nothing(words, expected, run, capsys, monkeypatch):
+def test_export_errors_are_one_line_and_leave_no_file(words, expected, run, capsys, monkeypatch):
     monkeypatch.chdir(run.parent)
     saved(run.parent / "plain", 1, {"model": filled(1)})
     (run.parent / "there.pt").write_bytes(b"mine")
@@ -185,7 +185,7 @@ def test_errors_are_one_line_and_leave_nothing(words, expected, run, capsys, mon
     assert (run.parent / "there.pt").read_bytes() == b"mine"
 
 
-def test_the_command_is_a_module_too_and_needs_no_torch_to_answer():
+def test_slipway_help_does_not_import_torch():
     words = [sys.executable, "-X", "importtime", "-m", "slipway", "--help"]
     done = subprocess.run(words, check=True, capture_output=True, text=True)
     assert "export" in done.stdout
@@ -193,7 +193,7 @@ def test_the_command_is_a_module_too_and_needs_no_torch_to_answer():
     assert "torch" not in done.stderr
 
 
-def test_without_torch_it_names_the_package():
+def test_export_without_torch_reports_missing_package():
     code = "import sys; sys.modules['torch'] = None; from slipway.__main__ import main; sys.exit(main(sys.argv[1:]))"
     words = [sys.executable, "-c", code, "export", "run", "weights.pt"]
     done = subprocess.run(words, check=False, capture_output=True, text=True)

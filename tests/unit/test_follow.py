@@ -117,8 +117,8 @@ def facts(capsys, *names):
     return [(run["state"], run["slug"], run["attempt"], run["step"]) for run in found]
 
 
-class TestThisMachine:
-    def test_without_a_name_the_run_that_changed_last_is_meant(self, here, capsys):
+class TestLocalRuns:
+    def test_status_without_name_shows_most_recently_changed_run(self, here, capsys):
         old = make_run(here, "old-1", state="done")
         for path in (old / "status.json", old / "metrics.jsonl", old / "logs" / "1"):
             os.utime(path, (1, 1))
@@ -133,7 +133,7 @@ class TestThisMachine:
 
     @pytest.mark.parametrize("words", [["status"], ["status", "--json"], ["cancel"], ["logs"]])
     @pytest.mark.parametrize("state", ["running", "done"])
-    def test_each_file_is_read_once(self, here, monkeypatch, words, state):
+    def test_each_run_file_is_read_once(self, here, monkeypatch, words, state):
         """However many parts the answer has: metadata servers are slow and shared."""
         run = make_run(here, state=state)
         make_attempt(run, 2, job="local 20261121-210842-8")
@@ -145,7 +145,7 @@ class TestThisMachine:
         assert counts["listdir", "logs"] == counts["open", "status.json"] == 1
         assert {what: count for what, count in counts.items() if count > 1} == {}
 
-    def test_runs_are_looked_for_in_the_folder_of_slipway_output(self, here, capsys, monkeypatch):
+    def test_runs_are_searched_in_slipway_output(self, here, capsys, monkeypatch):
         make_run(here, "ddp-7")
         monkeypatch.setenv("SLIPWAY_OUTPUT", "elsewhere")
         refused(capsys, "no-such-run", "elsewhere", words=["status"])
@@ -170,7 +170,7 @@ class TestThisMachine:
         ],
     )
     @pytest.mark.usefixtures("here")
-    def test_the_status_says_how_a_run_is(self, capsys, fields, files, expected, text):
+    def test_status_reports_state_reason_and_step(self, capsys, fields, files, expected, text):
         run = make_run(Path(), **fields)
         for name, content in files.items():
             (run / name).write_text(content)
@@ -188,7 +188,7 @@ class TestThisMachine:
             ("half a verdict", ("running", "", 50)),
         ],
     )
-    def test_a_verdict_takes_precedence_over_the_status(self, run, capsys, verdict, expected):
+    def test_verdict_takes_precedence_over_status_file(self, run, capsys, verdict, expected):
         (run / "verdict.1").write_text(f"{verdict}\n")
         state, slug, step = expected
         assert facts(capsys, str(run)) == [(state, slug, 1, step)]
@@ -198,7 +198,7 @@ class TestThisMachine:
         assert (f"({slug}" in line) == (slug not in {"", "complete"})
 
     @pytest.mark.parametrize("verdict", ["", "failed 12 lost-peer: a rank", "done 60 complete"])
-    def test_a_cause_takes_precedence_over_the_verdict(self, run, capsys, verdict):
+    def test_cause_takes_precedence_over_verdict(self, run, capsys, verdict):
         (run / "logs" / "1" / "cause").write_text("78 cannot-read: node2: [rank 1] no data\n")
         (run / "logs" / "1" / "code").write_text("0\n")
         (run / "verdict.1").write_text(f"{verdict}\n")
@@ -207,13 +207,13 @@ class TestThisMachine:
         assert (Run(run).has_permanent_error, Run(run).is_done) == (True, False)
 
     @pytest.mark.parametrize("cause", ["", "78", "1 x", "\0", "778 x"])
-    def test_a_malformed_cause_is_ignored(self, here, cause):
+    def test_malformed_cause_is_ignored(self, here, cause):
         run = make_run(here, state="done")
         (run / "logs" / "1" / "cause").write_text(cause)
         (run / "verdict.1").write_text("done 60 complete\n")
         assert (Run(run).has_permanent_error, Run(run).is_done) == (False, True)
 
-    def test_an_attempt_that_has_not_begun_to_train_is_distinguished_from_the_previous(self, here, capsys):
+    def test_attempt_before_training_is_distinguished_from_previous_attempt(self, here, capsys):
         run = make_run(here, state="stopped", reason="time-limit")
         make_attempt(run, 2)
         assert facts(capsys, str(run)) == [("starting", "", 2, 50)]
@@ -236,7 +236,7 @@ class TestThisMachine:
         ],
     )
     @pytest.mark.usefixtures("here")
-    def test_without_a_status_a_script_has_run_but_the_trainer_has_not_begun(self, capsys, kept, code, state, values):
+    def test_run_without_status_file_is_judged_by_script_and_code(self, capsys, kept, code, state, values):
         log = make_attempt(Path("runs/ddp-7"), 1, code=code)
         Path("runs/ddp-7/job.sh").write_text(f"{kept}\n")
         at(log / "job", "2026-11-24 08:09:10")
@@ -247,26 +247,26 @@ class TestThisMachine:
         assert_names(line, *values)
         assert ("script" in line) == (state != "failed" or code == 3)
 
-    def test_an_attempt_before_its_launch_is_starting(self, here, capsys):
+    def test_attempt_before_launch_has_state_starting(self, here, capsys):
         log = make_attempt(here / "runs" / "ddp-7", 1)
         (log / "stderr.log").unlink()
         at(log / "job", "2026-11-24 08:09:10")
         assert facts(capsys) == [("starting", "", 1, 0)]
         assert re.fullmatch(r"run runs/ddp-7: attempt 1 .* 2026-11-24 08:09\n", said(capsys, "status").out)
 
-    def test_a_folder_without_any_attempt(self, here, capsys):
+    def test_run_folder_without_attempt_has_state_empty(self, here, capsys):
         (here / "runs" / "empty").mkdir(parents=True)
         assert facts(capsys) == [("empty", "", 0, 0)]
         assert said(capsys, "status").out.startswith("run runs/empty: ")
 
-    def test_a_heartbeat_is_judged_by_the_clock_of_the_file_server(self, run, capsys, monkeypatch):
+    def test_heartbeat_age_uses_clock_of_file_server(self, run, capsys, monkeypatch):
         monkeypatch.setattr(time, "time", lambda: 2e9 + 1000)  # this host's clock is years ahead
         assert facts(capsys, str(run)) == [("running", "", 1, 50)]
         assert list(run.rglob(".now.*")) == []
         beat(run, age=time.time() - run.stat().st_mtime + 300)
         assert facts(capsys, str(run)) == [("crashed", "", 1, 50)]
 
-    def test_a_read_only_folder_has_a_status(self, here, capsys, monkeypatch):
+    def test_status_works_in_read_only_run_folder(self, here, capsys, monkeypatch):
         def refuse(**_):
             raise PermissionError
 
@@ -276,7 +276,7 @@ class TestThisMachine:
         beat(run, age=300)
         assert facts(capsys, str(run)) == [("crashed", "", 1, 50)]
 
-    def test_a_huge_file_of_metrics_is_not_read_whole(self, run, capsys):
+    def test_status_reads_only_end_of_huge_metrics_file(self, run, capsys):
         with (run / "metrics.jsonl").open("wb") as file:
             file.seek(1 << 40)  # a sparse file of one terabyte
             file.write(b'x"}\n{"step": 70, "loss": 2.5}\n{"step": 8')
@@ -296,7 +296,7 @@ class TestThisMachine:
         (run / "metrics.jsonl").write_text(f"{record}\n")
         assert expected in said(capsys, "status", str(run)).out
 
-    def test_malformed_files_are_ignored(self, run, capsys):
+    def test_malformed_run_files_are_ignored(self, run, capsys):
         (run / "metrics.jsonl").unlink()
         os.mkfifo(run / "metrics.jsonl")
         (run / "status.json").unlink()
@@ -307,19 +307,19 @@ class TestThisMachine:
         assert facts(capsys, str(run)) == [("started", "", 1, 0)]
         assert said(capsys, "status", str(run)).out.startswith(f"run {run}: attempt 1 ")
 
-    def test_control_characters_in_files_do_not_reach_the_terminal(self, here, capsys):
+    def test_control_characters_in_run_files_are_escaped(self, here, capsys):
         run = make_run(here, state="failed", reason="\x1b]0;title\x07\n\u202e and \x9b31m")
         out = said(capsys, "status", str(run)).out
         assert r"failed (\x1b]0;title\x07\n\u202e and \x9b31m)" in out
         assert not set(out) & set("\x1b\x07\x9b\u202e")
 
-    def test_a_run_is_cancelled_by_its_file(self, run, capsys):
+    def test_cancel_writes_stop_file_of_local_run(self, run, capsys):
         err = said(capsys, "cancel", str(run)).err
         assert re.fullmatch(rf"jobgen: {run} .*STOP.*\n", err)
         assert (run / "STOP").read_text() == "user\n"
         assert "STOP" in said(capsys, "status", str(run)).out
 
-    def test_cancel_warns_about_a_script_that_may_not_check_for_stop(self, here, capsys):
+    def test_cancel_warns_if_script_may_not_check_for_stop(self, here, capsys):
         make_attempt(here / "runs" / "ddp-7", 1)
         assert_names(said(capsys, "cancel", "runs/ddp-7").err, "runs/ddp-7", "STOP", "script", "Ctrl-C")
 
@@ -331,14 +331,14 @@ class TestThisMachine:
             ("running", {"logs/1/code": "1\n"}),
         ],
     )
-    def test_a_run_that_has_ended_is_not_cancelled(self, here, capsys, state, files):
+    def test_cancel_of_ended_run_is_refused(self, here, capsys, state, files):
         run = make_run(here, state=state)
         for name, content in files.items():
             (run / name).write_text(content)
         refused(capsys, "already-ended", run, words=["cancel", str(run)])
         assert not (run / "STOP").exists()
 
-    def test_a_log_is_followed_until_the_run_ends(self, run):
+    def test_log_is_followed_until_run_ends(self, run):
         with logs("--follow", run) as process:
             assert process.stdout.readline() == b"a warning\n"
             with (run / "logs" / "1" / "stderr.log").open("a") as file:
@@ -349,7 +349,7 @@ class TestThisMachine:
             (run / "logs" / "2" / "code").write_text("0\n")
             assert process.wait(300) == 0
 
-    def test_a_truncated_log_is_followed_from_its_beginning(self, run, monkeypatch, capfdbinary):
+    def test_truncated_log_is_followed_from_beginning(self, run, monkeypatch, capfdbinary):
         log = run / "logs" / "1" / "stderr.log"
 
         def overwrite(_seconds):
@@ -360,19 +360,19 @@ class TestThisMachine:
         assert main(["logs", "--follow", str(run)]) == 0
         assert capfdbinary.readouterr().out == b"a warning\nanew\n"
 
-    def test_ctrl_c_ends_it_without_a_traceback(self, run):
+    def test_ctrl_c_ends_logs_without_traceback(self, run):
         with logs("--follow", run) as process:
             assert process.stdout.readline() == b"a warning\n"
             process.send_signal(signal.SIGINT)
             assert (process.wait(300), process.stderr.read()) == (130, b"")
 
-    def test_a_closed_pipe_ends_it_without_a_traceback(self, run):
+    def test_closed_pipe_ends_logs_without_traceback(self, run):
         (run / "logs" / "1" / "stderr.log").write_bytes(b"x" * (1 << 20))
         with logs(run) as process:
             process.stdout.close()
             assert (process.wait(300), process.stderr.read()) == (141, b"")
 
-    def test_a_folder_named_stop_is_no_request(self, run, capsys):
+    def test_cancel_fails_if_stop_is_a_folder(self, run, capsys):
         (run / "STOP").mkdir()
         refused(capsys, "cannot-write", f"{run}/STOP", os.strerror(errno.EISDIR), words=["cancel", str(run)])
 
@@ -391,13 +391,13 @@ class TestThisMachine:
     def test_unknown_runs_and_jobs_are_refused(self, capsys, words, slug, values):
         refused(capsys, slug, *values, words=words)
 
-    def test_a_run_of_this_machine_is_known_by_its_date_too(self, here, capsys):
+    def test_local_run_is_found_by_date_in_its_name(self, here, capsys):
         make_run(here, "ddp-local-20261121-210842-7")
         assert said(capsys, "status", "20261121-210842-7").out.startswith("run runs/ddp-local-20261121-210842-7: ")
 
 
 @pytest.mark.usefixtures("here")
-def test_status_says_how_the_time_was_spent(here, capsys):
+def test_status_reports_goodput_of_run(here, capsys):
     run = make_run(here, state="done")
     line = {"attempt": 1, "time": 150.0, "step": 9, "trained": 40.0, "waited": 0.0, "evaluated": 0.0, "saved": 0.0}
     lines = [{"attempt": 1, "began": 100.0, "nodes": 2, "spares": 0}, {**line, "started": 5.0}]
@@ -429,7 +429,7 @@ class TestAccount:
             ([{"gpus_seen": 0}, None], "used 10.0 GPU-hours in 1 of 2 attempts"),  # the second was killed
         ],
     )
-    def test_the_attempts_are_added_up(self, here, capsys, accounts, expected):
+    def test_resource_use_is_summed_over_attempts(self, here, capsys, accounts, expected):
         run = make_run(here, state="done")
         for number, changed in enumerate(accounts, 1):
             if number > 1:
@@ -440,7 +440,7 @@ class TestAccount:
         (never_launched / "stderr.log").unlink()
         assert said(capsys, "status").out.splitlines()[1:] == [f"    {expected}"]
 
-    def test_the_tasks_of_an_array_are_added_up(self, here, capsys):
+    def test_resource_use_is_summed_over_array_tasks(self, here, capsys):
         for task in (1, 2, 3):
             leave_account(
                 make_run(here, f"ddp-40_{task}", job=f"slurm 40_{task}", state="done"), 1, nodes=1, gpus_seen=3
@@ -455,7 +455,7 @@ class TestAccount:
          json.dumps({**ACCOUNT, "unit": "x"}), json.dumps({**ACCOUNT, "seconds": "9"}),
          json.dumps({**ACCOUNT, "busy": 10**400})],
     )  # fmt: skip
-    def test_a_malformed_account_is_ignored(self, here, capsys, text):
+    def test_malformed_account_file_is_ignored(self, here, capsys, text):
         run = make_run(here, state="done")
         (run / "logs" / "1" / "account.json").write_text(text)
         assert "used" not in said(capsys, "status").out
@@ -482,7 +482,7 @@ def slurm_answers(here, *, state="RUNNING", reason="None", restarts=0):
 
 
 class TestSlurm:
-    def test_a_job_its_run_and_its_log(self, here, capsys):
+    def test_status_shows_slurm_job_run_and_log(self, here, capsys):
         slurm_answers(here)
         make_run(here, "ddp-12", job="slurm 12")
         (here / "my log.out").write_text("hello\n")
@@ -499,11 +499,11 @@ class TestSlurm:
             ({"restarts": 2}, "job 12: RUNNING on node[1-2] for 00:00:09 of 01:00:00, 2 restart(s)"),
         ],
     )
-    def test_the_status_of_a_job(self, here, capsys, job, line):
+    def test_status_shows_pending_reason_and_restarts(self, here, capsys, job, line):
         slurm_answers(here, **job)
         assert said(capsys, "status", "12").out.partition("\n")[0] == line
 
-    def test_a_log_that_is_not_there_yet_is_waited_for(self, here, capfd, monkeypatch):
+    def test_logs_follow_waits_for_log_of_pending_job(self, here, capfd, monkeypatch):
         slurm_answers(here, state="PENDING", reason="Resources")
 
         def begin_and_end(_seconds):
@@ -517,16 +517,16 @@ class TestSlurm:
         assert out == "hello\n"
         assert re.fullmatch(r"jobgen: job 12 .*PENDING.*Resources.*\n", err)
 
-    def test_a_job_without_a_log_has_none(self, here, capsys):
+    def test_logs_of_job_without_log_are_refused(self, here, capsys):
         slurm_answers(here, state="COMPLETED")
         refused(capsys, "no-log", "job 12", words=["logs", "12"])
 
-    def test_a_cancel_that_the_scheduler_refuses(self, here, capsys):
+    def test_cancel_fails_if_scancel_fails(self, here, capsys):
         slurm_answers(here)
         program(here, "scancel", "echo 'Access denied' >&2; exit 1")
         assert said(capsys, "cancel", "12", code=1).err == ""
 
-    def test_a_run_folder_of_the_same_number_may_be_of_another_job(self, here, capsys):
+    def test_job_takes_precedence_over_run_folder_with_same_number(self, here, capsys):
         slurm_answers(here)
         make_run(here, "ddp-12", job="slurm 7")
         assert said(capsys, "status", "12").out.startswith("job 12: RUNNING")
@@ -534,13 +534,13 @@ class TestSlurm:
         assert "run runs/ddp-12: attempt 1 running" in said(capsys, "status", "12").out
         assert facts(capsys, "12") == [("running", "", 1, 50)]
 
-    def test_a_job_is_cancelled_by_scancel(self, here, capsys):
+    def test_slurm_job_is_cancelled_by_scancel(self, here, capsys):
         slurm_answers(here)
         program(here, "scancel", f'echo "$@" >{here}/cancelled')
         assert re.fullmatch(r"jobgen: job 12: scancel .*\n", said(capsys, "cancel", "12").err)
         assert (here / "cancelled").read_text() == "12\n"
 
-    def test_without_accounting_a_forgotten_job_is_known_by_its_run(self, here, capsys):
+    def test_forgotten_job_without_accounting_is_found_by_run_folder(self, here, capsys):
         program(here, "scontrol", FORGOTTEN)
         program(here, "sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
         refused(capsys, "no-such-job", "slurm", "job 12", words=["status", "12"])
@@ -550,7 +550,7 @@ class TestSlurm:
         assert lines[1].startswith("run runs/ddp-12: attempt 1 done")
         assert said(capsys, "logs", "12").out == "a warning\n"
 
-    def test_with_accounting_a_forgotten_job_is_known(self, here, capsys):
+    def test_forgotten_job_is_found_by_sacct(self, here, capsys):
         program(here, "scontrol", FORGOTTEN)
         program(here, "sacct", f"echo '12|CANCELLED by 1000|0:15|node[1-2]|00:01:00|01:00:00|{here}'")
         (here / "slurm-12.out").write_text("it was\n")
@@ -565,16 +565,16 @@ class TestSlurm:
             ("qstat", f"echo '{PBS_AWAY}' >&2; exit 111", ["PBS", PBS_AWAY]),
         ],
     )
-    def test_a_scheduler_that_does_not_answer_has_not_forgotten_the_job(self, here, capsys, name, script, values):
+    def test_unreachable_scheduler_is_not_reported_as_unknown_job(self, here, capsys, name, script, values):
         program(here, name, script)
         refused(capsys, "scheduler-silent", "job 12", *values, words=["status", "12"])
 
-    def test_a_scheduler_that_hangs(self, here, capsys, monkeypatch):
+    def test_hanging_scheduler_command_times_out(self, here, capsys, monkeypatch):
         monkeypatch.setattr("jobgen.base.queue.LIMIT", 0.2)
         program(here, "scontrol", "exec /usr/bin/sleep 20")
         refused(capsys, "scheduler-silent", "Slurm", "job 12", "scontrol", "0 s", words=["status", "12"])
 
-    def test_while_it_is_away_the_run_folder_still_answers(self, here, capsys):
+    def test_status_uses_run_folder_if_scheduler_is_unreachable(self, here, capsys):
         program(here, "scontrol", f"echo '{AWAY}' >&2; exit 1")
         make_run(here, "ddp-12", job="slurm 12")
         lines = said(capsys, "status", "12").out.splitlines()
@@ -584,13 +584,13 @@ class TestSlurm:
         refused(capsys, "scheduler-silent", "Slurm", "job 12", words=["cancel", "12"])
         assert not (here / "runs" / "ddp-12" / "STOP").exists()
 
-    def test_without_its_commands_the_run_folder_answers_and_takes_the_stop(self, here, capsys):
+    def test_run_folder_is_used_if_scheduler_commands_are_missing(self, here, capsys):
         run = make_run(here, "ddp-12", job="slurm 12")
         assert said(capsys, "status", "12").out.startswith("job 12: slurm ")
         said(capsys, "cancel", "12")
         assert (run / "STOP").read_text() == "user\n"
 
-    def test_a_run_that_a_later_job_continues(self, here, capsys):
+    def test_run_continued_by_later_job_is_found_by_both(self, here, capsys):
         slurm_answers(here)
         run = make_run(here, "ddp-7", state="stopped", job="slurm 7")
         make_attempt(run, 2, job="slurm 12")
@@ -613,7 +613,7 @@ class TestSlurmArray:
         make_run(here, "ddp-40_2", job="slurm 40_2", state="done")
 
     @pytest.mark.parametrize("name", ["40_9", "runs/ddp-40_9"])
-    def test_a_task(self, here, capsys, name):
+    def test_status_log_and_cancel_of_one_array_task(self, here, capsys, name):
         make_run(here, "ddp-40_99", job="slurm 40_99")
         (here / "slurm-40_9.out").write_text("nine\n")
         lines = said(capsys, "status", name).out.splitlines()
@@ -624,12 +624,12 @@ class TestSlurmArray:
         said(capsys, "cancel", name)
         assert (here / "cancelled").read_text() == "40_9\n"
 
-    def test_an_unknown_task(self, here, capsys):
+    def test_unknown_array_task_is_refused(self, here, capsys):
         program(here, "scontrol", 'echo "Job $4 not found"; exit 1')  # as Slurm 22.05 does
         refused(capsys, "no-such-job", "slurm", "job 40_7", words=["status", "40_7"])
 
     @pytest.mark.usefixtures("two_runs")
-    def test_all_tasks(self, here, capsys):
+    def test_status_and_cancel_of_whole_array(self, here, capsys):
         *tasks, done, running = said(capsys, "status", "40").out.splitlines()
         assert tasks == [
             "job 40_10-20%2: PENDING because of Resources",
@@ -643,13 +643,13 @@ class TestSlurmArray:
         assert (here / "cancelled").read_text() == "40\n"
 
     @pytest.mark.usefixtures("two_runs")
-    def test_without_a_name_all_tasks_of_the_newest_array_are_meant(self, capsys):
+    def test_status_without_name_shows_all_tasks_of_newest_array(self, capsys):
         lines = said(capsys, "status").out.splitlines()
         assert [line.split(":")[0] for line in lines[2:]] == ["run runs/ddp-40_2", "run runs/ddp-40_9"]
 
     # regression: only the run of the first task that Slurm named
     @pytest.mark.usefixtures("two_runs")
-    def test_all_of_its_runs_are_found_in_the_folder_of_submission(self, here, capsys, monkeypatch):
+    def test_all_runs_of_array_are_found_in_submission_folder(self, here, capsys, monkeypatch):
         (here / "other").mkdir()
         monkeypatch.chdir(here / "other")
         nine = SLURM_TASKS.format(here=here).splitlines()[1]
@@ -657,7 +657,7 @@ class TestSlurmArray:
         lines = said(capsys, "status", "40").out.splitlines()
         assert [line.split(":")[0] for line in lines[1:]] == [f"run {here}/runs/ddp-40_2", f"run {here}/runs/ddp-40_9"]
 
-    def test_the_run_is_found_in_the_folder_that_the_log_of_the_job_names(self, here, capsys):
+    def test_run_is_found_in_folder_given_in_job_log(self, here, capsys):
         run = make_run(here, "ddp-12", job="slurm 12")
         (here / "runs").rename(here / "scratch")
         slurm_answers(here)
@@ -669,7 +669,7 @@ class TestSlurmArray:
         os.mkfifo(here / "my log.out")
         assert "job 12: RUNNING" in said(capsys, "status", "12").out
 
-    def test_the_run_is_found_in_the_folder_of_submission(self, here, capsys, monkeypatch):
+    def test_run_is_found_in_submission_folder(self, here, capsys, monkeypatch):
         (here / "other").mkdir()
         monkeypatch.chdir(here / "other")
         assert f"run {here}/runs/ddp-40_9: attempt 1 running" in said(capsys, "status", "40_9").out
@@ -693,7 +693,7 @@ class TestManyTasks:
             state = "running" if task == 1 else "failed" if task > 79 else "done"
             make_run(here, f"ddp-40_{task}", job=f"slurm 40_{task}", state=state, reason="nan" if task > 79 else "")
 
-    def test_status(self, here, capsys):
+    def test_many_tasks_are_counted_by_state_and_failures_listed(self, here, capsys):
         lines = said(capsys, "status", "40").out.splitlines()
         assert lines[:2] == [
             "291 tasks: 200 PENDING, 78 COMPLETED, 12 TIMEOUT, 1 RUNNING",
@@ -740,7 +740,7 @@ class TestPbs:
             ("C", ["node1, node2", "00:00:09 of 01:00:00", " 75"]),
         ],
     )
-    def test_a_job(self, here, capsys, state, expected):
+    def test_status_shows_pbs_job_and_run(self, here, capsys, state, expected):
         program(here, "qstat", f"echo '{pbs_job(here, state)}'")
         make_run(here, "ddp-12", job="pbs 12")
         lines = said(capsys, "status", "12.server").out.splitlines()
@@ -748,19 +748,19 @@ class TestPbs:
         assert_names(lines[0], *expected)
         assert lines[1].startswith("run runs/ddp-12: ")
 
-    def test_a_finished_job_is_found_in_the_history(self, here, capsys):
+    def test_finished_pbs_job_is_found_in_history(self, here, capsys):
         once = "qstat: 12.server Job has finished, use -x or -H to obtain historical job information"
         history = pbs_job(here, "F")
         program(here, "qstat", f"[ \"$1\" = -x ] || {{ echo '{once}' >&2; exit 35; }}\necho '{history}'")
         assert "F after 00:00:09" in said(capsys, "status", "12.server").out
 
-    def test_cancel(self, here, capsys):
+    def test_pbs_job_is_cancelled_by_qdel(self, here, capsys):
         program(here, "qstat", f"echo '{pbs_job(here, 'R')}'")
         program(here, "qdel", f'echo "$@" >{here}/cancelled')
         said(capsys, "cancel", "12")
         assert (here / "cancelled").read_text() == "12.server\n"
 
-    def test_a_chained_job_that_still_waits_is_the_one_to_cancel(self, here, capsys):
+    def test_cancel_of_run_cancels_its_waiting_chained_job(self, here, capsys):
         run = make_run(here, "ddp-12", state="stopped", job="pbs 12")
         stamp = time.time() - 60
         os.utime(run / "logs" / "1" / "job", (stamp, stamp))
@@ -784,7 +784,7 @@ class TestPbsArray:
         program(here, "qdel", f'echo "$@" >{here}/cancelled')
 
     @pytest.mark.parametrize("name", ["12[1]", "12[1].server", "12_1", "runs/ddp-12_1"])
-    def test_a_task(self, here, capsys, name):
+    def test_status_log_and_cancel_of_one_array_task(self, here, capsys, name):
         make_run(here, "ddp-12_1", job="pbs 12_1")
         (here / "ddp.o12.1").write_text("one\n")
         lines = said(capsys, "status", name).out.splitlines()
@@ -796,7 +796,7 @@ class TestPbsArray:
         assert (here / "cancelled").read_text() == "12[1].server\n"
 
     @pytest.mark.parametrize("name", ["12", "12[]"])
-    def test_all_tasks(self, here, capsys, name):
+    def test_status_and_cancel_of_whole_array(self, here, capsys, name):
         lines = said(capsys, "status", name).out.splitlines()
         assert lines[0].startswith("job 12[].server: B ")
         assert lines[0].split()[-5:] == ["1-2;", "Queued:1", "Running:1", "Exiting:0", "Expired:0"]
@@ -820,7 +820,7 @@ class TestTwoSchedulers:
         known = f"'-f {number}' | '-f {number}.server') echo '{job}' ;;"
         program(here, "qstat", f'case "$*" in {known} *) {NOT_KNOWN} ;; esac')
 
-    def test_the_run_folder_names_its_scheduler(self, here, capsys):
+    def test_scheduler_is_taken_from_run_folder(self, here, capsys):
         self.pbs_knows(here, 12)
         run = make_run(here, "ddp-12", job="pbs 12")
         for name in (str(run), "12"):
@@ -828,19 +828,19 @@ class TestTwoSchedulers:
             said(capsys, "cancel", name)
         assert (here / "cancelled").read_text() == "qdel 12.server\n" * 2
 
-    def test_without_a_run_folder_each_scheduler_is_asked(self, here, capsys):
+    def test_each_scheduler_is_queried_without_run_folder(self, here, capsys):
         self.pbs_knows(here, 13)
         assert said(capsys, "status", "12").out.startswith("job 12: RUNNING")
         assert said(capsys, "status", "13").out.startswith("job 13.server: R")
         refused(capsys, "no-such-job", "pbs", "slurm", "job 14", "runs/", words=["status", "14"])
 
-    def test_one_that_does_not_answer_does_not_hide_the_jobs_of_the_other(self, here, capsys):
+    def test_unreachable_scheduler_does_not_hide_jobs_of_other(self, here, capsys):
         program(here, "scontrol", f"echo '{AWAY}' >&2; exit 1")
         self.pbs_knows(here, 13)
         assert said(capsys, "status", "13").out.startswith("job 13.server: R")
         refused(capsys, "scheduler-silent", "Slurm", "job 14", AWAY, words=["status", "14"])
 
-    def test_nothing_is_cancelled_if_both_know_the_number(self, here, capsys):
+    def test_cancel_of_ambiguous_job_number_is_refused(self, here, capsys):
         self.pbs_knows(here, 12)
         refused(capsys, "several-runs", "pbs", "slurm", "job 12", words=["cancel", "12"])
         assert not (here / "cancelled").exists()
@@ -879,17 +879,17 @@ class TestCompletion:
             (["status", "-"], {"--json", "--help"}),
         ],
     )
-    def test_it_knows_commands_specs_and_options(self, words, expected):
+    def test_completion_offers_commands_specs_and_options(self, words, expected):
         assert set(self.complete(*words)) == expected
 
-    def test_it_knows_the_sites(self):
+    def test_completion_offers_site_names(self):
         assert {"example", "laptop"} <= set(self.complete("render", "ddp", "--site", ""))
 
-    def test_completion_offers_the_commands_of_the_parser(self):
+    def test_completion_offers_all_commands_of_parser(self):
         commands = parser()._subparsers._group_actions[0].choices
         assert set(self.complete("")) == {*commands, "--help"}
 
-    def test_it_is_bash_without_a_placeholder_left(self, capsys):
+    def test_completion_script_is_valid_bash_without_placeholders(self, capsys):
         text = said(capsys, "completion").out
         assert "@{" not in text
         subprocess.run(["bash", "-n"], input=text, text=True, check=True)

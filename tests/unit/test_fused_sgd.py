@@ -18,14 +18,14 @@ def unwritten_memory_is_nan():
         yield
 
 
-def test_the_cases_have_every_optimiser_that_the_installed_torch_has_fused():
+def test_cases_cover_all_fused_optimizers_of_torch():
     assert {cls for cls, _ in CASES.values()} == fused_steps.fused_optimizers()
 
 
 @pytest.mark.parametrize("late", [1, 2, 3])
 @pytest.mark.parametrize("label", SKIPPED)
 @pytest.mark.parametrize("name", CASES)
-def test_a_skipped_step_equals_one_that_was_never_tried(name, label, late):
+def test_skipped_fused_step_has_no_effect(name, label, late):
     skipped = SKIPPED[label]
     never_tried = steps(ours(name), CPU, left_out=skipped, late=late)
     by_foreach = steps(torchs(name, "foreach"), CPU, skipped=skipped, late=late)
@@ -35,7 +35,7 @@ def test_a_skipped_step_equals_one_that_was_never_tried(name, label, late):
         assert largest_difference(found, by_foreach) <= TOLERANCE, unscale
 
 
-def test_torchs_own_are_right_but_for_sgd_with_momentum_whose_first_step_is_skipped(table):
+def test_only_torch_fused_sgd_is_wrong_after_skipped_first_step(table):
     """FusedSGD and the Session's warning are needed as long as this test passes."""
     rows = list(fused_steps.rows(CPU))
     head = ("fused against foreach", "skipped", "torch", "trainer")
@@ -46,7 +46,7 @@ def test_torchs_own_are_right_but_for_sgd_with_momentum_whose_first_step_is_skip
 
 
 @pytest.mark.parametrize("late", [2, 3])
-def test_torchs_own_sgd_takes_no_parameter_that_is_new(late):
+def test_fused_sgd_of_torch_rejects_parameter_added_later(late):
     with pytest.raises(TypeError):
         steps(torchs("sgd, momentum", "fused"), CPU, late=late)
 
@@ -65,7 +65,7 @@ class HostReads(TorchDispatchMode):
 
 @pytest.mark.parametrize("unused", [False, True])
 @pytest.mark.parametrize(("momentum", "expected"), [(0.9, [1, 1, 0, 0]), (0.0, [0, 0, 0, 0])])
-def test_the_host_reads_once_a_step_until_the_first_one_is_taken(momentum, expected, unused):
+def test_fused_sgd_syncs_host_only_until_first_step_is_taken(momentum, expected, unused):
     parameters = [nn.Parameter(torch.ones(3)) for _ in range(3)]
     optimizer = FusedSGD(parameters, momentum=momentum, fused=True)
     scaler = torch.amp.GradScaler("cpu")
@@ -81,7 +81,7 @@ def test_the_host_reads_once_a_step_until_the_first_one_is_taken(momentum, expec
     assert reads == expected
 
 
-def test_groups_keep_their_settings_and_their_order():
+def test_parameter_groups_keep_settings_and_order():
     first, second, third = (nn.Parameter(torch.ones(2)) for _ in range(3))
     groups = [{"params": [first, third]}, {"params": [second], "lr": 0.25, "momentum": 0.0}]
     optimizer = FusedSGD(groups, lr=0.5, momentum=0.5, fused=True)
@@ -94,7 +94,7 @@ def test_groups_keep_their_settings_and_their_order():
     assert optimizer.state.keys() == {first, third}
 
 
-def test_a_closure_computes_the_gradients_of_the_step():
+def test_closure_computes_gradients_of_step():
     parameter = nn.Parameter(torch.ones(2))
     optimizer = FusedSGD([parameter], lr=0.5, momentum=0.5, fused=True)
 

@@ -29,23 +29,23 @@ DEAD = (
 """An attempt that took 3 s until rank 0 started, 2 s until its first step, and saved twice."""
 
 
-class TestRead:
-    def test_an_attempt_that_died_has_lost_what_came_after_its_last_save(self):
+class TestParseGoodput:
+    def test_crashed_attempt_lost_time_since_last_save(self):
         (spent,) = parsed(*DEAD, {"attempt": 1, "ended": 132.0})
         assert (spent.attempt, spent.nodes, spent.spares, spent.total) == (1, 2, 1, 32.0)
         assert spent.seconds == dict.fromkeys(MEANINGS, 0.0) | {STARTED: 5.0, TRAINED: 20.0, LOST: 7.0}
 
-    def test_a_save_from_which_the_next_attempt_did_not_go_on_is_lost_too(self):
+    def test_time_of_save_not_resumed_from_is_lost(self):
         first, second = parsed(*DEAD, {"attempt": 1, "ended": 132.0}, measured(2, 140.0, 10))
         assert (first.seconds[TRAINED], first.seconds[LOST]) == (10.0, 17.0)
         assert second.seconds[STARTED] == 2.0
 
-    def test_one_that_ended_well_has_lost_nothing(self):
+    def test_concluded_attempt_lost_no_time(self):
         end = [measured(1, 126.0, 20, trained=20.0, concluded=True), {"attempt": 1, "ended": 129.0}]
         (spent,) = parsed(*DEAD, *end)
         assert (spent.seconds[STARTED], spent.seconds[LOST], spent.total) == (9.0, 0.0, 29.0)
 
-    def test_where_the_time_up_to_the_first_step_went(self):
+    def test_startup_time_is_described_by_phase(self):
         (spent,) = parsed(*DEAD, {"attempt": 1, "start": {"imports": 1.8, "first step": 0.25}})
         assert spent.start == {"imports": 1.8, "first step": 0.25}
         total, _, parts = describe([spent]).rpartition(";")[2].partition("(")
@@ -53,23 +53,23 @@ class TestRead:
         assert re.findall(r"(\w[a-z ]+) ([\d.]+)", parts) == [("imports", "1.8"), ("first step", "0.2")]
 
     @pytest.mark.parametrize("start", [1.0, None, [1.0], {"imports": "long"}, {"imports": float("inf")}, {"a": True}])
-    def test_a_start_that_makes_no_sense_is_left_out(self, start):
+    def test_malformed_startup_times_are_ignored(self, start):
         (spent,) = parsed(*DEAD, {"attempt": 1, "start": start})
         assert spent.start == {}
         assert spent.total == 25.0
 
-    def test_an_attempt_of_which_only_the_start_is_known_has_spent_nothing(self):
+    def test_attempt_with_only_startup_times_is_omitted(self):
         assert parsed({"attempt": 1, "start": {"imports": 1.0}}) == []
 
-    def test_the_guard_names_no_attempt(self):
+    def test_end_without_attempt_number_ends_last_attempt(self):
         (spent,) = parsed(*DEAD, {"ended": 200.0})
         assert spent.seconds[LOST] == 75.0
 
-    def test_a_job_whose_ranks_never_started_has_lost_all_time(self):
+    def test_attempt_without_started_ranks_lost_all_time(self):
         (spent,) = parsed(DEAD[0], {"attempt": 1, "ended": 132.0})
         assert spent.seconds == dict.fromkeys(MEANINGS, 0.0) | {LOST: 32.0}
 
-    def test_a_running_attempt_counts_what_it_has_recorded(self):
+    def test_running_attempt_counts_only_recorded_time(self):
         (spent,) = parsed(*DEAD)
         assert (spent.total, spent.seconds[LOST]) == (25.0, 0.0)
 
@@ -90,29 +90,29 @@ class TestRead:
             b'{"ended": 1e999}',
         ],
     )
-    def test_lines_that_make_no_sense_are_passed_over(self, line):
+    def test_malformed_goodput_lines_are_ignored(self, line):
         lines = [json.dumps(line).encode() for line in DEAD]
         assert parse_goodput(b"\n".join([line, *lines, line])) == parsed(*DEAD)
         assert parse_goodput(line) == []
 
-    def test_no_file_and_a_folder(self, tmp_path):
+    def test_missing_goodput_file_or_folder_reads_as_empty(self, tmp_path):
         assert read(tmp_path / "none") == read(tmp_path) == []
 
 
 class TestDescribe:
-    def test_attempts_are_added_up(self):
+    def test_description_sums_time_of_attempts(self):
         spent = parsed(*DEAD, {"attempt": 1, "ended": 130.0}, measured(2, 162.0, 20, started=0.0, trained=30.0))
         parts = describe(spent).split(";")
         assert re.findall(r"[\d.]+", parts[0]) == ["1.0", "2", "83.3", "8.3", "8.3"]
         assert re.findall(r"% (\w+)", parts[0]) == [TRAINED, STARTED, LOST]
         assert re.findall(r"[\d.]+", parts[1]) == ["0.01"]
 
-    def test_nothing(self):
+    def test_description_of_no_attempts_is_empty(self):
         assert describe([]) == ""
 
 
 class TestClock:
-    def test_all_of_the_time_is_in_some_part(self, tmp_path):
+    def test_clock_assigns_all_time_to_parts(self, tmp_path):
         clock = Clock(tmp_path / "goodput.jsonl", attempt=3, step=7)
         began = time.monotonic()
         for part in (TRAINED, EVALUATED, TRAINED):
@@ -132,7 +132,7 @@ class TestClock:
         assert spent.seconds[EVALUATED] >= 0.095
         assert 0.295 <= spent.total - spent.seconds[STARTED] <= took + 0.01
 
-    def test_it_has_started_with_its_process(self, tmp_path):
+    def test_clock_counts_started_time_from_process_start(self, tmp_path):
         Clock(tmp_path / "goodput.jsonl", attempt=1, step=0).close()
         line = json.loads((tmp_path / "goodput.jsonl").read_text())
         assert 0 < line[STARTED] < 3600

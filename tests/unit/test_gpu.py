@@ -48,7 +48,7 @@ def named(said):
     return variant[1] if variant else int(driver[1]) if driver else None
 
 
-def test_each_driver_and_gpu_gets_the_variant_in_the_table_of_the_documentation():
+def test_variant_advice_matches_documentation_table():
     page = (ROOT / "docs" / "images.md").read_text(encoding="utf-8")
     rows = re.findall(r"(?m)^\| (\d{3}) \((\d+)\.(\d+)\) \| (.*) \|$", page)
     assert {int(row[0]): f"{1000 * int(row[1]) + 10 * int(row[2])}" for row in rows} == DRIVERS
@@ -78,17 +78,17 @@ def test_each_driver_and_gpu_gets_the_variant_in_the_table_of_the_documentation(
         ("12020", ["80"], "12.8", ["sm_next"], []),  # an architecture of a later version may fit
     ],
 )  # fmt: skip
-def test_a_torch_that_does_not_match_the_gpus_is_noticed(machine, cuda, capabilities, built, architectures, values):  # noqa: PLR0917 -- fixtures
+def test_torch_build_that_mismatches_gpus_is_detected(machine, cuda, capabilities, built, architectures, values):  # noqa: PLR0917 -- fixtures
     said = mismatch(machine(cuda, *capabilities), built, architectures)
     assert bool(said) == bool(values)
     assert_names(said, *values)
 
 
-def test_an_unknown_variant_may_fit(machine):
+def test_unknown_variant_is_assumed_to_fit(machine):
     assert fits("rocm", machine("12020", "80"))
 
 
-def test_no_driver_and_no_gpu_are_no_mismatch(machine):
+def test_missing_driver_or_gpu_is_reported_as_none(machine):
     for library in ("libnone.so.1", "libm.so.6", "/dev/null"):
         assert find_gpus(library) is None
     assert machine("13000") is None
@@ -103,7 +103,7 @@ def test_no_driver_and_no_gpu_are_no_mismatch(machine):
         ((13, 0), "13.2", False, [], "broken-gpu", ["8.0", "13.0", "no memory;"]),
     ],
 )
-def test_the_trainer_refuses_gpus_that_its_torch_cannot_use(  # noqa: PLR0917 -- parameters of a test
+def test_trainer_refuses_gpus_that_torch_cannot_use(  # noqa: PLR0917 -- parameters of a test
     monkeypatch, driver, built, opens, architectures, slug, values
 ):
     def init():
@@ -118,7 +118,7 @@ def test_the_trainer_refuses_gpus_that_its_torch_cannot_use(  # noqa: PLR0917 --
         gpu.check_gpus()
 
 
-def test_submit_names_the_variant_for_nodes_like_this_one(machine, capsys):
+def test_submit_warns_and_suggests_variant_for_local_gpus(machine, capsys):
     machine("12020", "70", "80")
     precheck._warn_of_gpu_mismatch(lambda: "cuda12")
     precheck._warn_of_gpu_mismatch(lambda: "of a site")
@@ -129,7 +129,7 @@ def test_submit_names_the_variant_for_nodes_like_this_one(machine, capsys):
     assert err.count("\n") == 1
 
 
-def test_submit_reads_the_variant_of_an_image(tmp_path, monkeypatch):
+def test_submit_reads_variant_from_image_labels(tmp_path, monkeypatch):
     program = tmp_path / "apptainer"
     program.write_text("#!/bin/sh\necho slipway.torch: 2.15.0\necho slipway.variant: cuda\n")
     program.chmod(0o755)
@@ -140,7 +140,7 @@ def test_submit_reads_the_variant_of_an_image(tmp_path, monkeypatch):
     assert precheck._variant_of("some.sif", container_of("podman")) == ""
 
 
-def test_the_table_is_that_of_the_pins():
+def test_variant_table_matches_pins_and_docs():
     folder = ROOT / "containers" / "pins"
     assert VARIANTS.keys() == {path.stem for path in folder.glob("*.env") if "CUDA_COMPILER" in pins(path.stem)}
     for name, needs in VARIANTS.items():
@@ -152,7 +152,7 @@ def test_the_table_is_that_of_the_pins():
         assert [f"sm_{number}" for number in printed[1].split(", ")] == list(needs.architectures)
 
 
-def test_a_driver_that_hangs_is_not_waited_for(machine, monkeypatch):
+def test_hanging_driver_query_times_out(machine, monkeypatch):
     monkeypatch.setenv("STANDIN_INIT", "hang")
     began = time.monotonic()
     assert machine("13000", "80", timeout=2) is None
@@ -163,7 +163,7 @@ def test_a_driver_that_hangs_is_not_waited_for(machine, monkeypatch):
 
 
 @pytest.mark.parametrize("number", ["2", "auto"])
-def test_a_driver_that_is_too_old_is_reported_once_and_no_rank_is_started(machine, tmp_path, number):
+def test_too_old_driver_is_reported_once_before_ranks_start(machine, tmp_path, number):
     machine("12020", "80", "80")
     program = "import torch; torch.version.cuda = '13.0'; from trainer.__main__ import main; raise SystemExit(main())"
     words = [sys.executable, "-c", program, "--nproc-per-node", number, "--output-dir", tmp_path / "run"]
@@ -174,7 +174,7 @@ def test_a_driver_that_is_too_old_is_reported_once_and_no_rank_is_started(machin
     assert done.stderr.count("\n") == 1
 
 
-def test_a_driver_that_does_not_start_is_not_taken_for_a_machine_without_gpus(machine, monkeypatch, libcuda):
+def test_failing_driver_is_reported_as_broken_gpu(machine, monkeypatch, libcuda):
     monkeypatch.setenv("STANDIN_INIT", "802")
     assert machine("13000", "80") is None  # a login node's driver does not matter to a job
     gpus = find_gpus(str(libcuda / "libcuda.so.1"))

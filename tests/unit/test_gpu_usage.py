@@ -113,7 +113,7 @@ def usage(tmp_path):
     return [line.split() for path in files for line in path.read_text().splitlines()]
 
 
-def test_each_gpu_is_sampled_until_the_command_ends(watch, tmp_path):
+def test_each_gpu_is_sampled_until_command_ends(watch, tmp_path):
     process = watch("sh", "-c", f"{UNTIL_SEEN}; sleep 0.7; echo out; echo err >&2; exit 7")
     assert process.communicate(timeout=300) == ("out\n", "err\n")  # nothing waits for background processes
     assert process.returncode == 7
@@ -124,7 +124,7 @@ def test_each_gpu_is_sampled_until_the_command_ends(watch, tmp_path):
     assert two == ["0000:02:00.0", one[1], str(90 * int(one[1])), "31744", "81559"]
 
 
-def test_the_command_is_the_process_that_was_started_and_has_no_other_child(watch):
+def test_watched_command_keeps_pid_and_gets_no_extra_child(watch):
     show = 'echo $$; sleep 0.5; for task in /proc/$$/task/*; do cat "$task/children"; done'
     process = watch("sh", "-c", show)
     out, _ = process.communicate(timeout=300)
@@ -134,7 +134,7 @@ def test_the_command_is_the_process_that_was_started_and_has_no_other_child(watc
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
-def test_signals_to_all_do_not_end_it_before_the_command(watch, tmp_path, number):
+def test_sampling_continues_after_signal_until_command_ends(watch, tmp_path, number):
     process = watch("python3", "-c", SAVES, str(int(number)), stdin=subprocess.PIPE)
     assert process.stdout.readline() == "up\n"
     until_sampled(tmp_path)
@@ -147,7 +147,7 @@ def test_signals_to_all_do_not_end_it_before_the_command(watch, tmp_path, number
     until_alone(process)
 
 
-def test_what_was_sampled_before_a_sigkill_counts(watch, tmp_path):
+def test_samples_before_sigkill_are_kept(watch, tmp_path):
     process = watch("sleep", "60")
     until_sampled(tmp_path)
     os.killpg(process.pid, signal.SIGKILL)
@@ -155,7 +155,7 @@ def test_what_was_sampled_before_a_sigkill_counts(watch, tmp_path):
     assert len(usage(tmp_path)) == 2
 
 
-def test_it_ends_with_a_command_that_was_killed(watch):
+def test_sampler_ends_when_command_is_killed(watch):
     process = watch("sleep", "60")
     time.sleep(0.6)
     assert len(session_of(process.pid)) == 2
@@ -185,7 +185,7 @@ def test_it_ends_with_a_command_that_was_killed(watch):
         ({"RUN_DIR": "/nowhere"}, []),
     ],
 )
-def test_which_gpus_are_sampled(watch, tmp_path, env, expected):
+def test_only_gpus_of_job_are_sampled_by_first_local_rank(watch, tmp_path, env, expected):
     lasts = UNTIL_SEEN if expected else "sleep 0.9"
     process = watch("sh", "-c", lasts, **env)
     assert (process.communicate(timeout=300), process.returncode) == (("", ""), 0)
@@ -193,14 +193,14 @@ def test_which_gpus_are_sampled(watch, tmp_path, env, expected):
     assert [line[0] for line in usage(tmp_path)] == expected
 
 
-def test_a_driver_that_hangs_ends_with_the_command(watch, tmp_path):
+def test_sampler_with_hanging_driver_ends_with_command(watch, tmp_path):
     process = watch("sleep", "0.5", STANDIN_INIT="hang")
     assert process.wait(300) == 0
     until_alone(process)
     assert usage(tmp_path) == []
 
 
-def test_without_python_the_command_runs(watch, tmp_path):
+def test_watched_command_runs_without_python(watch, tmp_path):
     (tmp_path / "bin").mkdir()
     for name in ("sh", "echo"):
         (tmp_path / "bin" / name).symlink_to(shutil.which(name))
@@ -209,7 +209,7 @@ def test_without_python_the_command_runs(watch, tmp_path):
 
 
 @pytest.mark.parametrize(("library", "content"), [("libcuda", None), ("libcuda", b"\x7fELF"), ("libnvidia-ml", None)])
-def test_other_libraries_of_these_names_do_no_harm(watch, drivers, tmp_path, library, content):
+def test_broken_or_missing_gpu_libraries_do_not_affect_command(watch, drivers, tmp_path, library, content):
     """A complete library without a function that is called counts as None."""
     shutil.copytree(drivers, tmp_path / "other")
     other = (drivers / ("libnvidia-ml.so.1" if library == "libcuda" else "libcuda.so.1")).read_bytes()
@@ -220,7 +220,7 @@ def test_other_libraries_of_these_names_do_no_harm(watch, drivers, tmp_path, lib
     assert usage(tmp_path) == []
 
 
-def test_it_closes_inherited_pipes(watch):
+def test_sampler_closes_inherited_pipes(watch):
     """The caller may wait for the end of such a pipe."""
     reader, writer = os.pipe()
     process = watch("sleep", "1", pass_fds=(writer,))

@@ -74,8 +74,8 @@ def remove_session(path):
     path.write_text(json.dumps(record))
 
 
-class TestASeed:
-    def test_it_is_recorded_before_anything_is_drawn_and_holds_for_an_attempt_after_a_kill(self, tmp_path, new_process):
+class TestSeed:
+    def test_seed_is_recorded_before_first_draw_and_reused_after_kill(self, tmp_path, new_process):
         torch.manual_seed(7)
         whole = train(tmp_path / "whole")
         new_process()
@@ -88,7 +88,7 @@ class TestASeed:
         new_process()
         assert train(tmp_path / "run") == whole
 
-    def test_it_holds_from_a_checkpoint_on_too(self, tmp_path, new_process):
+    def test_seed_is_restored_from_checkpoint_without_run_record(self, tmp_path, new_process):
         train(tmp_path, epochs=2, stop_at=2)
         seed = seed_of(tmp_path)
         new_process()
@@ -96,7 +96,7 @@ class TestASeed:
         train(tmp_path, epochs=2)
         assert seed_of(tmp_path) == seed
 
-    def test_it_is_the_scripts(self, tmp_path, new_process):
+    def test_run_draws_follow_seed_of_script(self, tmp_path, new_process):
         drawn = []
         for number, seed in enumerate([1, 2, 3, -1, 2**64 - 1, 2**63, 1]):
             new_process()
@@ -106,27 +106,27 @@ class TestASeed:
         assert drawn[3] == drawn[4]
         assert len({str(each) for each in drawn}) == 5
 
-    def test_a_script_that_seeds_nothing_draws_otherwise_each_time(self, tmp_path, new_process):
+    def test_unseeded_script_draws_differently_in_each_run(self, tmp_path, new_process):
         first = train(tmp_path / "1")
         new_process()
         assert train(tmp_path / "2") != first
 
     @pytest.mark.parametrize("before", [None, 5])
-    def test_another_one_is_refused_once_something_is_saved(self, before, tmp_path):
+    def test_changed_seed_is_refused_after_checkpoint(self, before, tmp_path):
         torch.manual_seed(5)
         train(tmp_path, stop_at=2, seed=before)
         with refused("different-run", 5, 6):
             train(tmp_path, seed=6)
         assert len(train(tmp_path, seed=5)) == BATCHES - 2
 
-    def test_until_something_is_saved_another_one_begins_another_run(self, tmp_path, new_process):
+    def test_changed_seed_before_first_checkpoint_starts_new_run(self, tmp_path, new_process):
         whole = train(tmp_path / "whole", seed=6)
         new_process()
         train(tmp_path / "run", seed=5, kill_at=2)
         new_process()
         assert train(tmp_path / "run", seed=6) == whole
 
-    def test_a_checkpoint_of_an_earlier_version_keeps_its_own(self, tmp_path, new_process):
+    def test_checkpoint_of_earlier_version_keeps_its_seed(self, tmp_path, new_process):
         train(tmp_path, stop_at=2, seed=0)
         remove_session(tmp_path / "run.json")
         new_process()
@@ -135,14 +135,14 @@ class TestASeed:
         assert rest == train(tmp_path.with_name("whole"), seed=0)[2:]
 
     @pytest.mark.parametrize("seed", [0.5, "1", [1]])
-    def test_it_is_a_whole_number(self, seed, tmp_path):
+    def test_non_integer_seed_is_refused(self, seed, tmp_path):
         with refused("session-arguments", repr(seed), code=78):
             Session(extra=torch.Generator(), folder=tmp_path, seed=seed)
 
 
-class TestSeveralSessionsOfAProcess:
+class TestSeveralSessions:
     @pytest.mark.parametrize("seed", [None, -1])
-    def test_killed_in_the_second_fold_they_end_as_folds_that_were_not(self, seed, tmp_path, new_process):
+    def test_folds_after_kill_resume_with_same_results(self, seed, tmp_path, new_process):
         def seeded():
             new_process()
             if seed is not None:
@@ -162,7 +162,7 @@ class TestSeveralSessionsOfAProcess:
         assert train(tmp_path / "run" / "fold1") == folds[1]
         assert train(tmp_path / "run" / "fold2") == folds[2]
 
-    def test_a_script_that_seeds_before_each_draws_alike_in_each(self, tmp_path):
+    def test_seeding_before_each_session_gives_equal_draws(self, tmp_path):
         folds = []
         for fold in range(2):
             torch.manual_seed(3)
@@ -170,7 +170,7 @@ class TestSeveralSessionsOfAProcess:
         assert folds[0] == folds[1]
 
     @pytest.mark.parametrize("run_dir", [None, "/runs/of a job"])
-    def test_the_folder_of_a_run_that_is_done_here_is_refused(self, run_dir, tmp_path, monkeypatch, new_process):
+    def test_folder_of_run_completed_in_process_is_refused(self, run_dir, tmp_path, monkeypatch, new_process):
         if run_dir:
             monkeypatch.setenv("RUN_DIR", run_dir)
         train(tmp_path / "run")
@@ -183,24 +183,24 @@ class TestSeveralSessionsOfAProcess:
         new_process()
         assert len(train(tmp_path / "run", epochs=2)) == BATCHES
 
-    def test_a_session_that_is_entered_again_is_refused(self, tmp_path):
+    def test_entering_session_twice_is_refused(self, tmp_path):
         session = Session(extra=torch.Generator(), folder=tmp_path)
         with session:
             pass
         with refused("folder-used-twice"), session:
             pass
 
-    def test_a_run_that_was_stopped_here_may_be_continued_here(self, tmp_path, caplog):
+    def test_run_stopped_in_process_resumes_in_same_process(self, tmp_path, caplog):
         train(tmp_path, stop_at=2)
         assert len(train(tmp_path)) == BATCHES - 2
         assert slugs(caplog.text) == []
 
-    def test_continuing_a_run_that_failed_here_is_warned_about(self, tmp_path, caplog):
+    def test_resuming_run_that_failed_in_process_warns(self, tmp_path, caplog):
         train(tmp_path, kill_at=2, checkpoint_steps=1)
         train(tmp_path)
         assert_warning(caplog.text, "folder-used-twice", tmp_path)
 
-    def test_a_session_that_was_refused_has_not_used_its_folder(self, tmp_path, caplog):
+    def test_refused_session_does_not_mark_folder_as_used(self, tmp_path, caplog):
         train(tmp_path, stop_at=2, seed=1)
         with refused("different-run"):
             train(tmp_path, seed=2)
@@ -208,7 +208,7 @@ class TestSeveralSessionsOfAProcess:
         assert "folder-used-twice" not in caplog.text
 
 
-class TestTheCommand:
+class TestCommand:
     @pytest.fixture(autouse=True)
     def of_a_script(self, tmp_path, monkeypatch):
         script = tmp_path / "main.py"
@@ -216,13 +216,13 @@ class TestTheCommand:
         monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
         monkeypatch.setattr(sys, "argv", [str(script), "--lr", "1"])
 
-    def test_the_same_command_gives_no_warning(self, tmp_path, caplog):
+    def test_unchanged_command_does_not_warn(self, tmp_path, caplog):
         train(tmp_path / "run", stop_at=2)
         train(tmp_path / "run")
         assert slugs(caplog.text) == []
 
     @pytest.mark.parametrize("kind", ["stop_at", "kill_at"])
-    def test_other_arguments_are_named_once_with_those_of_the_beginning(
+    def test_changed_arguments_warn_once_with_original_arguments(
         self, kind, tmp_path, monkeypatch, caplog, new_process
     ):
         train(tmp_path / "run", **{kind: 2})
@@ -234,7 +234,7 @@ class TestTheCommand:
             assert slugs(caplog.text) == ["other-command"]
             assert_warning(caplog.text, "other-command", "--lr 1", "--lr 'two words'", tmp_path / "run")
 
-    def test_if_nothing_was_saved_the_last_command_begins_the_run(self, tmp_path, monkeypatch, caplog):
+    def test_command_is_replaced_until_first_checkpoint(self, tmp_path, monkeypatch, caplog):
         train(tmp_path / "run", kill_at=2)
         monkeypatch.setattr(sys, "argv", ["main.py"])
         train(tmp_path / "run", stop_at=2)
@@ -242,19 +242,19 @@ class TestTheCommand:
         train(tmp_path / "run")
         assert slugs(caplog.text) == []
 
-    def test_a_script_that_has_changed_is_named(self, tmp_path, caplog):
+    def test_changed_script_warns_with_both_digests(self, tmp_path, caplog):
         train(tmp_path / "run", stop_at=2)
         (tmp_path / "main.py").write_text("2")
         train(tmp_path / "run")
         assert_warning(caplog.text, "other-command", tmp_path / "main.py", "6b86b273ff34", "d4735e3a265e")
 
-    def test_a_process_without_a_script_has_no_digest(self, tmp_path, monkeypatch, caplog):
+    def test_process_without_script_does_not_warn(self, tmp_path, monkeypatch, caplog):
         monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
         train(tmp_path / "run", stop_at=2)
         train(tmp_path / "run")
         assert slugs(caplog.text) == []
 
-    def test_a_run_that_is_done_says_so_and_with_which_arguments(self, tmp_path, monkeypatch, caplog, new_process):
+    def test_completed_run_logs_its_original_arguments(self, tmp_path, monkeypatch, caplog, new_process):
         caplog.set_level("INFO")
         train(tmp_path / "run")
         assert not [record for record in caplog.records if record.name == "slipway.script.identity"]
@@ -266,12 +266,12 @@ class TestTheCommand:
         assert said[1][2] == "`--lr 1`"
 
 
-class TestTheCheckList:
+class TestCheckList:
     def lists(self, caplog):
         messages = [record.getMessage() for record in caplog.records if record.levelname == "INFO"]
         return [message for message in messages if "EMA" in message]
 
-    def test_the_first_attempt_says_what_a_session_cannot_see(self, tmp_path, caplog):
+    def test_first_attempt_logs_check_list_once(self, tmp_path, caplog):
         caplog.set_level("INFO")
         train(tmp_path, stop_at=2)
         (message,) = self.lists(caplog)
@@ -279,7 +279,7 @@ class TestTheCheckList:
         train(tmp_path)
         assert len(self.lists(caplog)) == 1
 
-    def test_a_scaler_that_is_given_is_not_in_it(self, tmp_path, caplog):
+    def test_check_list_omits_given_scaler(self, tmp_path, caplog):
         caplog.set_level("INFO")
         train(tmp_path, scaler=torch.amp.GradScaler("cpu"))
         (message,) = self.lists(caplog)

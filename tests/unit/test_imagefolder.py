@@ -82,7 +82,7 @@ def paths_of(part):
 
 
 class TestLayout:
-    def test_train_and_val_are_the_two_parts(self, tmp_path):
+    def test_train_and_val_folders_are_both_splits(self, tmp_path):
         fill(tmp_path / "train", count=3)
         fill(tmp_path / "val", count=2, suffix=".jpg")
         train, test = opened(tmp_path)
@@ -92,7 +92,7 @@ class TestLayout:
         assert test.describe(2) == str(tmp_path / "val" / "dog" / "0.jpg")
         assert train.shape == (3, 16, 16)
 
-    def test_one_folder_is_split_by_class(self, tmp_path):
+    def test_single_folder_is_split_per_class(self, tmp_path):
         fill(tmp_path, count=10)
         train, test = opened(tmp_path, val_fraction=0.3)
         assert train.labels.bincount().tolist() == [7, 7]
@@ -101,7 +101,7 @@ class TestLayout:
         for part in (train, test):
             assert [part.classes[label] for label in part.labels] == [path.parent.name for path in paths_of(part)]
 
-    def test_images_count_at_any_depth_and_with_suffixes_in_any_case(self, tmp_path):
+    def test_images_are_found_at_any_depth_and_suffix_case(self, tmp_path):
         fill(tmp_path, count=4)
         (tmp_path / "cat" / "notes.txt").write_text("no image")
         (tmp_path / "stray.png").write_text("in no class")
@@ -120,7 +120,7 @@ class TestLayout:
             ([], "no-images", []),
         ],
     )
-    def test_a_folder_without_the_expected_classes_is_refused(self, tmp_path, classes, slug, values):
+    def test_folder_without_expected_classes_is_refused(self, tmp_path, classes, slug, values):
         fill(tmp_path, classes=classes)
         with refused(slug, tmp_path, *values):
             opened(tmp_path)
@@ -135,14 +135,14 @@ class TestLayout:
         ],
         ids=["empty", "one image", "broken link", "loop"],
     )
-    def test_a_class_that_cannot_be_used_is_named(self, tmp_path, make, slug, values):
+    def test_unusable_class_folder_is_refused_by_name(self, tmp_path, make, slug, values):
         fill(tmp_path)
         make(tmp_path / "emu")
         with refused(slug, tmp_path, *values):
             opened(tmp_path)
 
     @pytest.mark.parametrize("part", ["", "train"])
-    def test_a_class_whose_name_is_not_utf8_is_refused(self, tmp_path, part):
+    def test_class_name_that_is_not_utf8_is_refused(self, tmp_path, part):
         for side in {part, "val" if part else ""}:
             fill(tmp_path / side, classes=["emu", os.fsdecode(b"caf\xe9")])
         with refused("bad-path", tmp_path / part, r"'caf\udce9'", "UTF-8"):
@@ -150,7 +150,7 @@ class TestLayout:
 
     @pytest.mark.parametrize("name", [".ipynb_checkpoints", "__MACOSX", "@eaDir", "lost+found"])
     @pytest.mark.parametrize("parent", ["", "train", "cat", "train/cat"])
-    def test_folders_of_other_programs_are_left_out_by_name(self, tmp_path, name, parent, caplog):
+    def test_folders_of_other_programs_are_skipped_and_logged(self, tmp_path, name, parent, caplog):
         caplog.set_level("INFO", "trainer")
         for part in ("train", "val") if parent.startswith("train") else ("",):
             fill(tmp_path / part)
@@ -160,7 +160,7 @@ class TestLayout:
         assert not any(name in str(path) for path in paths_of(train) + paths_of(validation))
         assert_names(caplog.text, str(Path(parent, name)))
 
-    def test_a_class_may_be_a_link_but_links_within_a_class_are_left_out_and_named(self, tmp_path, caplog):
+    def test_class_folder_may_be_link_but_inner_links_are_skipped(self, tmp_path, caplog):
         caplog.set_level("INFO", "trainer")
         fill(tmp_path / "else")
         fill(tmp_path / "data")
@@ -171,14 +171,14 @@ class TestLayout:
         assert sum(len(part) for part in parts) == 12
         assert_names(caplog.text, "cat/more")
 
-    def test_a_missing_folder_says_what_to_do(self, tmp_path):
+    def test_missing_folder_is_refused_with_remedy(self, tmp_path):
         with refused("no-data", tmp_path / "gone", "--data-dir", "train/", "val/"):
             opened(tmp_path / "gone")
 
 
 class TestDecoding:
     @pytest.mark.parametrize("suffix", sorted(SUFFIXES))
-    def test_every_format_is_read_as_colour_of_one_size(self, tmp_path, suffix):
+    def test_every_format_is_decoded_to_rgb_of_one_size(self, tmp_path, suffix):
         save_image(tmp_path / "red" / f"a{suffix}", flat(RED))
         save_image(tmp_path / "red" / f"b{suffix}", flat(RED, 9, 40))
         save_image(tmp_path / "red" / f"c{suffix}", flat(RED))
@@ -194,13 +194,13 @@ class TestDecoding:
         ("mode", "colour", "expected"),
         [("L", 77, [77, 77, 77]), ("RGBA", (77, 88, 99, 10), [77, 88, 99]), ("1", 1, [255] * 3)],
     )
-    def test_grey_and_transparent_images_become_colour(self, tmp_path, mode, colour, expected):
+    def test_grey_and_transparent_images_are_converted_to_rgb(self, tmp_path, mode, colour, expected):
         for side in ("train", "val"):
             (tmp_path / side / "a").mkdir(parents=True)
             Image.new(mode, (20, 20), colour).save(tmp_path / side / "a" / "0.png")
         assert first_image(opened(tmp_path).train)[:, 8, 8].tolist() == expected
 
-    def test_the_validation_crop_is_the_centre(self, tmp_path):
+    def test_validation_crop_is_centered(self, tmp_path):
         pixels = flat(RED, 32, 96)
         pixels[:, 32:64] = BLUE
         write_one(tmp_path, pixels)
@@ -208,19 +208,19 @@ class TestDecoding:
         assert torch.equal(image, torch.tensor(BLUE, dtype=torch.uint8).view(3, 1, 1).expand(3, 16, 16))
         assert center_box(96, 32) == (34, 2, 62, 30)
 
-    def test_squash_takes_the_whole_image_as_torchvision_does(self, tmp_path):
+    def test_squash_resize_matches_torchvision(self, tmp_path):
         write_one(tmp_path, noise(0, 24, 30))
         resized = Resize((16, 16))(Image.open(tmp_path / "train" / "a" / "0.png"))
         for part in opened(tmp_path, resize="squash"):
             assert np.array_equal(first_image(part).permute(1, 2, 0), np.array(resized))
 
-    def test_without_normalisation_a_model_gets_values_from_0_to_1(self, tmp_path):
+    def test_disabled_normalisation_gives_values_from_0_to_1(self, tmp_path):
         write_one(tmp_path, noise(0))
         train = opened(tmp_path, normalise=False).train
         image = first_image(train)
         assert torch.allclose(normalisation(Config(), train.mean_std, torch.device("cpu"))(image[None]), image / 255)
 
-    def test_flip_mirrors_the_images_with_a_low_fifth_draw(self, tmp_path):
+    def test_flip_mirrors_images_with_low_fifth_draw(self, tmp_path):
         pixels = flat(RED, 32, 32)
         pixels[:, 16:] = BLUE
         write_one(tmp_path, pixels)
@@ -230,7 +230,7 @@ class TestDecoding:
         assert torch.equal(mirrored, kept.flip(2))
 
     @pytest.mark.parametrize(("width", "height"), [(60, 40), (40, 60), (50, 50)])
-    def test_random_boxes_lie_in_the_image_and_span_the_documented_areas(self, width, height):
+    def test_random_boxes_lie_in_image_and_span_documented_areas(self, width, height):
         areas = []
         for draws in np.random.default_rng(0).random((2000, 5), dtype=np.float32):
             left, upper, right, lower = random_box(width, height, draws)
@@ -240,7 +240,7 @@ class TestDecoding:
         assert 0.08 <= min(areas) < 0.1
         assert 0.9 < max(areas) <= 1
 
-    def test_random_boxes_are_placed_by_the_third_and_fourth_draw(self):
+    def test_random_boxes_are_placed_by_third_and_fourth_draw(self):
         left, upper, _, _ = random_box(60, 40, np.array([0.2, 0.5, 0, 0, 0], dtype=np.float32))
         assert (left, upper) == (0, 0)
         _, _, right, lower = random_box(60, 40, np.array([0.2, 0.5, 1, 1, 0], dtype=np.float32))
@@ -258,25 +258,25 @@ class TestCorruptImages:
         (tmp_path / "train" / "a" / "4.jpg").write_bytes(b"")
         return tmp_path
 
-    def test_they_are_black_and_their_positions_are_returned(self, folder):
+    def test_corrupt_images_are_black_and_their_positions_returned(self, folder):
         images, bad, _ = opened(folder).train.fetch(np.array([5, 4, 3, 1]), None)
         assert bad == [1, 3]
         assert images[[1, 3]].count_nonzero() == 0
         assert images[[0, 2]].count_nonzero() > 0
 
     @pytest.mark.parametrize("workers", [0, 2])
-    def test_they_do_not_count_and_are_named(self, folder, workers):
+    def test_corrupt_images_are_not_counted_and_warn(self, folder, workers):
         batches, told = read(opened(folder).train, workers=workers)
         assert [batch.labels.tolist() for batch in batches] == [[0, NO_LABEL, 0], [0, NO_LABEL, 0]]
         assert [batch.bad for batch in batches] == [1, 1]
         for line, name in zip(told, ("1.jpg", "4.jpg"), strict=True):
             assert_warning(line, "damaged-image", f"{folder / 'train' / 'a' / name} (")
 
-    def test_one_that_is_read_only_to_join_a_step_is_not_counted_twice(self, folder):
+    def test_corrupt_image_in_padding_batch_is_not_counted(self, folder):
         (batch,), told = read(opened(folder).train, plan=[MicroBatch(np.array([1]), False, 6)])
         assert (batch.bad, batch.labels.tolist(), told) == (0, [NO_LABEL], [])
 
-    def test_an_invalid_chunk_of_a_png_is_damage_too(self, tmp_path):
+    def test_invalid_png_chunk_is_reported_as_damage(self, tmp_path):
         write_one(tmp_path, noise(0, 300, 300))
         train = opened(tmp_path).train
         path = paths_of(train)[0]
@@ -289,7 +289,7 @@ class TestCorruptImages:
 
     @pytest.mark.parametrize("suffix", [".jpg", ".png", ".bmp", ".webp", ".tif", ".ppm"])
     @pytest.mark.filterwarnings("ignore")  # PIL's, for odd metadata
-    def test_no_damage_of_any_format_raises(self, tmp_path, suffix):
+    def test_damaged_file_of_any_format_raises_nothing(self, tmp_path, suffix):
         for side in ("train", "val"):
             fill(tmp_path / side, classes=["a"], count=1, suffix=suffix)
         train = opened(tmp_path).train
@@ -307,7 +307,7 @@ class TestCorruptImages:
 
 class TestWorkers:
     @pytest.mark.parametrize("workers", [0, 2])
-    def test_each_batch_holds_the_samples_of_its_plan(self, tmp_path, workers):
+    def test_each_batch_holds_planned_samples(self, tmp_path, workers):
         fill(tmp_path, count=5)
         train = opened(tmp_path, val_fraction=0.2).train
         plan = whole(train)
@@ -329,7 +329,7 @@ class TestWorkers:
         batches = list(feed.batches(epoch=epoch, start=0, steps=None))
         return torch.cat([batch.images for batch in batches]), torch.cat([batch.labels for batch in batches])
 
-    def test_batches_and_augmentation_are_the_same_for_any_number_of_workers(self, tmp_path):
+    def test_batches_and_augmentation_are_independent_of_number_of_workers(self, tmp_path):
         fill(tmp_path, count=5)
         images, labels = self.fed(tmp_path, workers=0)
         for workers in (1, 2):
@@ -338,7 +338,7 @@ class TestWorkers:
             assert torch.equal(again[1], labels)
         assert not torch.equal(self.fed(tmp_path, workers=0, epoch=1)[0], images)
 
-    def test_workers_serve_further_passes_also_after_an_unfinished_one(self, tmp_path):
+    def test_workers_are_reused_after_unfinished_pass(self, tmp_path):
         fill(tmp_path, count=5)
         dataset = opened(tmp_path, val_fraction=0.2).train
         loader = Loader(dataset, workers=2, pin_memory=False, warn=print)
@@ -353,14 +353,14 @@ def be_socket(path):
         listener.bind(os.path.relpath(path))
 
 
-class TestWhatIsNoImageFile:
+class TestNonImageFiles:
     @pytest.mark.parametrize("workers", [0, 1])
     @pytest.mark.parametrize(
         "make",
         [os.mkfifo, be_socket, lambda path: path.symlink_to("/dev/zero"), lambda path: path.symlink_to(path)],
         ids=["fifo", "socket", "device", "loop"],
     )
-    def test_it_is_named_and_not_waited_for(self, tmp_path, make, workers):
+    def test_fifo_socket_device_or_link_loop_warns_without_blocking(self, tmp_path, make, workers):
         fill(tmp_path, classes=["a"])
         make(tmp_path / "a" / "9.png")
         train, validation = opened(tmp_path, val_fraction=0.2)
@@ -369,20 +369,20 @@ class TestWhatIsNoImageFile:
         assert sum(batch.bad for batch in batches) == 1
         assert_warning(told[0], "damaged-image", f"{tmp_path}/a/9.png (")
 
-    def test_a_folder_with_the_name_of_an_image_is_a_folder(self, tmp_path):
+    def test_folder_named_like_image_is_not_an_image(self, tmp_path):
         fill(tmp_path, classes=["a"])
         (tmp_path / "a" / "9.png" / "inside").mkdir(parents=True)
         assert sum(map(len, opened(tmp_path))) == 4
 
-    def test_control_characters_of_a_name_are_not_shown(self, tmp_path):
+    def test_control_characters_in_file_name_are_escaped(self, tmp_path):
         fill(tmp_path, classes=["a"], count=1)
         (tmp_path / "a" / "\x1b[2Jred.png").touch()
         told = [line for part in opened(tmp_path, val_fraction=0.5) for line in read(part)[1]]
         assert [line.isprintable() for line in told] == [True]
 
 
-class TestErrorsOfTheDisk:
-    def test_a_folder_that_cannot_be_read_is_named(self, tmp_path, monkeypatch):
+class TestDiskErrors:
+    def test_unreadable_class_folder_is_refused_by_name(self, tmp_path, monkeypatch):
         fill(tmp_path)
         scandir = os.scandir
 
@@ -396,7 +396,7 @@ class TestErrorsOfTheDisk:
             opened(tmp_path)
 
     @pytest.mark.parametrize("workers", [0, 1])
-    def test_an_error_of_the_disk_keeps_its_number(self, tmp_path, monkeypatch, workers):
+    def test_disk_error_is_raised_with_its_errno(self, tmp_path, monkeypatch, workers):
         fill(tmp_path)
 
         def refuse(*_, **__):
@@ -410,9 +410,9 @@ class TestErrorsOfTheDisk:
         assert raised.value.errno == 5
 
 
-class TestManyBits:
+class TestBitDepthAndSize:
     @pytest.mark.parametrize("suffix", [".png", ".tif"])
-    def test_of_16_bits_of_grey_the_upper_ones_count(self, tmp_path, suffix):
+    def test_16_bit_grey_image_is_reduced_to_upper_8_bits(self, tmp_path, suffix):
         values = np.linspace(0, 65535, 24 * 32).reshape(24, 32).astype(np.uint16)
         for name, pixels in {"a": values, "b": (values >> 8).astype(np.uint8)}.items():
             (tmp_path / name).mkdir()
@@ -422,13 +422,13 @@ class TestManyBits:
         assert torch.equal(wide, narrow)
         assert wide.float().std() > 50
 
-    def test_values_of_an_unknown_range_are_not_decoded(self, tmp_path):
+    def test_float_image_is_not_decoded(self, tmp_path):
         fill(tmp_path, classes=["a"])
         Image.fromarray(np.full((20, 20), 1.5, dtype=np.float32)).save(tmp_path / "a" / "0.tif")
         (reason,) = reasons_of(opened(tmp_path))
         assert "mode F" in reason
 
-    def test_an_image_of_too_many_pixels_is_not_decoded(self, tmp_path):
+    def test_image_with_too_many_pixels_is_not_decoded(self, tmp_path):
         fill(tmp_path, classes=["a"])
         reasons = reasons_of(opened(tmp_path, max_image_pixels=24 * 32 - 1))
         assert [re.findall(r"\d+", reason) for reason in reasons] == [["32", "24", "767"]] * 4

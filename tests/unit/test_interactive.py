@@ -78,12 +78,12 @@ class TestCommand:
             ("laptop", False, "bash SCRIPT"),
         ],
     )
-    def test_the_command_of_a_site(self, capsys, monkeypatch, site, terminal, command):
+    def test_interactive_command_of_each_site(self, capsys, monkeypatch, site, terminal, command):
         if terminal:
             at_terminal(monkeypatch)
         assert shown(capsys, site=site)[1] == command
 
-    def test_site_and_settings_determine_the_request(self, capsys):
+    def test_request_follows_site_and_settings(self, capsys):
         settings = ["--set", "minutes=240", "--set", "devices_per_rank=2", "--set", "gpu_request=gres"]
         settings += ["--set", "options.qos=now", "--set", "directives=[\"--comment='a b'\"]", "--set", "mem=100G"]
         words = shlex.split(shown(capsys, *settings)[1])
@@ -91,33 +91,33 @@ class TestCommand:
         assert asked <= {*words}
 
     @pytest.mark.parametrize("site", ["example", "pbs"])
-    def test_an_unclosed_quote_is_refused(self, capsys, monkeypatch, site):
+    def test_unclosed_quote_in_directives_is_refused(self, capsys, monkeypatch, site):
         at_terminal(monkeypatch)
         words = ["--dry-run", "--set", 'directives=["--comment=\'a"]']
         err = refused(capsys, "unclosed-quote", f" {site}: directives", '"--comment=\'a"', words=words, site=site)
         assert err.count("\n") == 1
 
-    def test_on_cpus_no_gpu_is_asked_for(self, capsys):
+    def test_cpu_session_requests_no_gpu(self, capsys):
         command = shown(capsys, "--set", "device=cpu")[1]
         assert "--partition=cpu" in command
         assert "gpu" not in command
 
-    def test_what_only_sbatch_knows_is_left_out(self, capsys):
+    def test_sbatch_only_options_are_omitted(self, capsys):
         command = shown(capsys, "--set", "options.output=x", "--set", "options.array=1-3")[1]
         assert not re.search("--(output|array|signal|requeue|open-mode)", command)
 
 
 class TestScript:
-    def test_it_runs_the_command_with_its_words_as_they_are(self, capsys):
+    def test_script_runs_command_with_arguments_unchanged(self, capsys):
         text = shown(capsys, "--", "python", "-c", "print('a  b', \"$x\")")[0]
         call = next(line for line in text.splitlines() if line.startswith("run_command "))
         assert shlex.split(call, comments=True)[1:] == ["python", "-c", "print('a  b', \"$x\")"]
 
-    def test_it_holds_the_settings(self, capsys, monkeypatch):
+    def test_script_contains_given_settings(self, capsys, monkeypatch):
         monkeypatch.setenv("SLIPWAY_DATA", "jobscripts")
         assert "\ngiven SLIPWAY_DATA jobscripts\n" in shown(capsys)[0]
 
-    def test_it_runs_and_is_removed(self, capfd, clone, tmp_path, setenv, monkeypatch):
+    def test_script_runs_and_is_removed_afterwards(self, capfd, clone, tmp_path, setenv, monkeypatch):
         setenv(
             SLURM_JOB_ID="4711",
             SLURM_JOB_NODELIST="node1",
@@ -146,7 +146,7 @@ class TestScript:
         assert list(tmp_path.glob("slipway-*")) == []
 
     # regression: files that users wrote in a session were not group-writable
-    def test_the_session_has_the_umask_of_its_user_and_the_script_has_not(self, tmp_path):
+    def test_session_keeps_user_umask_but_script_is_not_group_writable(self, tmp_path):
         look = '#!/bin/sh\numask >"$RECORD/umask"; ls -l .jobgen-shell-*/shell >"$RECORD/script"\n'
         (tmp_path / "bin" / "srun").write_text(look)
         before = os.umask(0o002)
@@ -157,7 +157,7 @@ class TestScript:
         assert int((tmp_path / "umask").read_text(), 8) == 0o002
         assert (tmp_path / "script").read_text().startswith("-rw-r--r--")
 
-    def test_a_signal_to_it_ends_the_command_and_leaves_nothing(self, clone, tmp_path):
+    def test_signal_ends_command_and_removes_script(self, clone, tmp_path):
         (tmp_path / "bin" / "srun").write_text("#!/bin/sh\ntouch $RECORD/here\nexec sleep 60\n")
         process = subprocess.Popen(
             [sys.executable, "-m", "jobgen", "shell", "--site", "example"], stderr=subprocess.PIPE
@@ -168,7 +168,7 @@ class TestScript:
         assert process.wait(300) == 143
         assert not any(path.name.startswith(".jobgen") for path in clone.iterdir())
 
-    def test_a_signal_while_the_command_starts_reaches_it(self, clone, tmp_path, monkeypatch):
+    def test_signal_during_start_reaches_command(self, clone, tmp_path, monkeypatch):
         start = subprocess.Popen
 
         def start_under_a_signal(command, **options):
@@ -183,27 +183,27 @@ class TestScript:
         assert not any(path.name.startswith(".jobgen") for path in clone.iterdir())
 
 
-class TestRefused:
+class TestRefusals:
     @pytest.mark.parametrize("dry", [[], ["--dry-run"]])
-    def test_no_image(self, capsys, clone, dry):
+    def test_missing_image_is_refused(self, capsys, clone, dry):
         (clone / "slipway.sif").unlink()
         refused(capsys, "no-image", "SLIPWAY_IMAGE: slipway.sif ", words=dry)
 
     @pytest.mark.parametrize("dry", [[], ["--dry-run"]])
-    def test_no_command_of_the_scheduler(self, capsys, monkeypatch, dry):
+    def test_missing_scheduler_command_is_refused(self, capsys, monkeypatch, dry):
         monkeypatch.setenv("PATH", "/nowhere")
         refused(capsys, "no-scheduler-command", "srun", "--dry-run", words=dry)
 
-    def test_pbs_needs_a_terminal(self, capsys):
+    def test_pbs_session_without_terminal_is_refused(self, capsys):
         refused(capsys, "no-terminal", "qsub", words=["--dry-run"], site="pbs")
 
-    def test_a_folder_that_cannot_be_written(self, capsys, clone, setenv, monkeypatch):
+    def test_unwritable_working_directory_is_refused(self, capsys, clone, setenv, monkeypatch):
         setenv(SLIPWAY_IMAGE=str(clone / "slipway.sif"), SLIPWAY_SITES=str(ROOT / "jobscripts" / "sites"))
         monkeypatch.chdir("/proc")
         refused(capsys, "cannot-write", "/proc", os.strerror(errno.ENOENT))
 
     @pytest.mark.parametrize("command", ["render", "submit"])
-    def test_it_is_no_job(self, capsys, command):
+    def test_rendering_or_submitting_shell_spec_is_refused(self, capsys, command):
         assert main([command, "shell", "--site", "example"]) == 78
         command = "`jobgen shell --site jobscripts/sites/example.toml`"
         assert_error(capsys.readouterr().err, "not-a-job", "shell ", command)

@@ -106,7 +106,7 @@ class TestVerdict:
             ),
         ],
     )
-    def test_runs_in_turn_leave_the_verdict_of_the_job(self, job, runs, verdicts):
+    def test_consecutive_runs_determine_verdict_of_job(self, job, runs, verdicts):
         for name, reason, steps in runs:
             begun(job, name, attempt=steps.get("attempt", 3), step=steps.get("begun", 0)).conclude(
                 reason, step=steps["step"]
@@ -114,19 +114,19 @@ class TestVerdict:
         assert {name: text_of(job / name) for name in verdicts} == verdicts
 
     # regression: a job whose second fit was killed counted as done
-    def test_a_run_that_begins_withdraws_the_done_of_the_previous(self, job):
+    def test_new_run_removes_done_verdict_of_previous_run(self, job):
         begun(job, "").conclude(Reason.NONE, step=9)
         begun(job, "fit2")
         assert verdict(job) is None
 
-    def test_a_failure_replaces_a_stop_and_is_withdrawn_when_another_run_begins(self, job):
+    def test_failure_replaces_stop_and_is_removed_by_next_run(self, job):
         begun(job, "fold0").conclude(Reason.TIME_LIMIT, step=9)
         failed(job, "fold1")
         assert verdict(job).startswith("failed 0 diverged: ")
         begun(job, "fold2").conclude(Reason.NONE, step=9)
         assert verdict(job) is None
 
-    def test_a_refusal_before_the_folder_exists_leaves_a_verdict(self, job):
+    def test_refusal_before_folder_exists_writes_job_verdict(self, job):
         (job / "fold1").write_text("not a folder")
         env = {"RUN_DIR": str(job), "TRAINER_ATTEMPT": "3"}
         folder = RunFolder(job / "fold1")
@@ -134,13 +134,13 @@ class TestVerdict:
             pass
         assert verdict(job).startswith("failed 0 cannot-write: ")
 
-    def test_without_a_job_nothing_is_left(self, job):
+    def test_no_job_verdict_is_written_outside_job(self, job):
         owned = acquire(RunFolder(job / "fold1"), read_environment({"RUN_DIR": str(job)}))
         owned.begin(provenance={}, step=0).conclude(Reason.USER, step=9)
         assert sorted(path.name for path in job.iterdir()) == ["fold1", "logs"]
 
 
-def test_each_run_is_listed_once_relative_to_the_run_folder(job):
+def test_each_run_is_listed_once_relative_to_run_dir(job):
     for name in ("fold0", "seed 1/fold1", "fold0", "../elsewhere", ""):
         begun(job, name).conclude(Reason.NONE, step=1)
     assert (job / "sessions").read_text() == f"fold0\nseed 1/fold1\n{job.parent}/elsewhere\n"
@@ -156,12 +156,12 @@ class TestStop:
             ("time-limit 4710/3", Reason.NONE),
         ],
     )
-    def test_a_request_for_this_attempt_of_the_job_is_obeyed(self, job, text, reason):
+    def test_stop_file_of_job_applies_only_to_this_attempt(self, job, text, reason):
         (job / "STOP").write_text(f"{text}\n")
         assert begun(job, "fold1").stop_request() == reason
         assert (job / "STOP").exists() == bool(reason)
 
-    def test_it_stops_each_run_of_the_attempt_but_none_of_the_next(self, job):
+    def test_user_stop_applies_to_all_runs_of_one_attempt(self, job):
         (job / "STOP").write_text("user\n")
         begun(job, "fold0").conclude(Reason.NONE, step=9)
         begun(job, "fold1").conclude(Reason.USER, step=9)
@@ -169,7 +169,7 @@ class TestStop:
         assert begun(job, "fold1", attempt=4).stop_request() == Reason.NONE
         assert not (job / "STOP").exists()
 
-    def test_one_written_after_the_last_attempt_stops_the_next_though_its_first_runs_are_done(self, job):
+    def test_user_stop_between_attempts_stops_first_unfinished_run(self, job):
         begun(job, "fold0").conclude(Reason.NONE, step=9)
         begun(job, "fold1").conclude(Reason.TIME_LIMIT, step=9)
         (job / "STOP").write_text("user\n")
@@ -200,7 +200,7 @@ class TestSessions:
                     (folder.parent / "STOP").write_text("time-limit 4711/3\n")
                 optimizer.step()
 
-    def test_the_time_limit_of_the_job_stops_a_fold(self, job, monkeypatch):
+    def test_time_limit_of_job_stops_session_in_subfolder(self, job, monkeypatch):
         monkeypatch.setattr("slipway.run.attempt.time.monotonic", iter(range(10**6)).__next__)  # it checks each time
         self.train(job / "fold0", 4)
         with pytest.raises(Stopped):
@@ -211,7 +211,7 @@ class TestSessions:
         status = json.loads((job / "fold1" / "status.json").read_text())
         assert (status["attempt"], status["state"], status["step"]) == (3, "stopped", int(step))
 
-    def test_a_refusal_is_the_cause_of_the_attempt(self, job):
+    def test_refused_session_writes_cause_of_attempt(self, job):
         self.train(job / "fold0", 4)
         with pytest.raises(SlipwayError):
             self.train(job / "fold0", 8, seed=7)

@@ -53,7 +53,7 @@ def both(path, **options):
 
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 @pytest.mark.parametrize("shape", [(400, 300), (90, 130), (60, 45), (1300, 900)])
-def test_images_differ_little_from_those_of_pil(tmp_path, shape, mode):
+def test_decoded_images_are_close_to_pil(tmp_path, shape, mode):
     smooth(*shape, mode).save(tmp_path / "a.jpg", quality=95)
     pil, fast = both(tmp_path / "a.jpg")
     difference = (pil.images.int() - fast.images.int()).abs().float()
@@ -61,7 +61,7 @@ def test_images_differ_little_from_those_of_pil(tmp_path, shape, mode):
     assert not pil.images.equal(fast.images), "the decoders must differ"
 
 
-def test_images_are_mirrored_by_the_fifth_draw(tmp_path):
+def test_images_are_mirrored_by_fifth_draw(tmp_path):
     smooth(400, 300).save(tmp_path / "a.jpg", quality=95)
     mirrored, plain = (both(tmp_path / "a.jpg", flip=flip)[1].images for flip in (True, False))
     assert mirrored[0].equal(plain[0])
@@ -69,7 +69,7 @@ def test_images_are_mirrored_by_the_fifth_draw(tmp_path):
 
 
 @pytest.mark.parametrize(("suffix", "mode"), [("png", "RGB"), ("bmp", "RGB"), ("jpg", "CMYK")])
-def test_what_it_does_not_decode_is_decoded_by_pil(tmp_path, suffix, mode):
+def test_unsupported_formats_are_decoded_by_pil(tmp_path, suffix, mode):
     smooth(90, 130, mode).save(tmp_path / f"a.{suffix}")
     pil, fast = both(tmp_path / f"a.{suffix}")
     assert pil.images.equal(fast.images)
@@ -77,7 +77,7 @@ def test_what_it_does_not_decode_is_decoded_by_pil(tmp_path, suffix, mode):
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.9, 0.999])
-def test_a_truncated_file_is_as_bad_as_with_pil(tmp_path, share):
+def test_truncated_file_gives_same_result_as_pil(tmp_path, share):
     data = jpeg(90, 130)
     (tmp_path / "a.jpg").write_bytes(data[: int(share * len(data))])
     pil, fast = both(tmp_path / "a.jpg")
@@ -85,7 +85,7 @@ def test_a_truncated_file_is_as_bad_as_with_pil(tmp_path, share):
     assert pil.images.equal(fast.images)
 
 
-def test_one_of_too_many_pixels_is_not_decoded(tmp_path):
+def test_jpeg_with_too_many_pixels_is_not_decoded(tmp_path):
     smooth(90, 130).save(tmp_path / "a.jpg")
     pil, fast = both(tmp_path / "a.jpg", max_pixels=9000)
     assert pil.reasons == fast.reasons
@@ -93,7 +93,7 @@ def test_one_of_too_many_pixels_is_not_decoded(tmp_path):
 
 
 @pytest.mark.parametrize("scale", [1, 2, 4, 8])
-def test_a_larger_image_is_decoded_at_a_fraction_of_its_size(scale, monkeypatch):
+def test_large_image_is_decoded_at_reduced_scale(scale, monkeypatch):
     import simplejpeg  # noqa: PLC0415
 
     shapes = []
@@ -111,13 +111,13 @@ def test_a_larger_image_is_decoded_at_a_fraction_of_its_size(scale, monkeypatch)
     assert shapes[0][0] == pytest.approx((scale * SIZE + 3) / scale, abs=1)
 
 
-class TestRows:
+class TestPartialDecoding:
     """Decoding only the rows down to the crop's lower edge gives the same rows."""
 
     @pytest.mark.parametrize("mode", ["RGB", "L"])
     @pytest.mark.parametrize("options", [{}, {"subsampling": 0}, {"subsampling": 1}, {"progressive": True}])
     @pytest.mark.parametrize("edge", [400, 70, 33])
-    def test_they_are_those_of_the_whole_image(self, monkeypatch, mode, options, edge):
+    def test_partial_decoding_matches_full_decoding(self, monkeypatch, mode, options, edge):
         file = io.BytesIO(jpeg(400, 300, mode, quality=90, **options))
         for lower in (edge * 0.75 / 2, edge * 0.75 - 0.4, 300):
             box = (5.5, lower - edge / 3, 5.5 + edge / 2, lower) if lower > edge / 3 else (0, 0, edge / 2, lower)
@@ -129,7 +129,7 @@ class TestRows:
                 whole = decode_jpeg(file, SIZE, lambda *_: box)  # noqa: B023
             assert found.equal(whole)
 
-    def test_the_height_in_the_header_is_changed(self):
+    def test_with_rows_changes_height_in_header(self):
         with Image.open(io.BytesIO(with_rows(jpeg(400, 300, comment="ÿÀ" * 9), 64))) as image:
             assert image.size == (400, 64)
 
@@ -137,17 +137,17 @@ class TestRows:
         "change",
         [lambda data: data[:-2], lambda data: data[: len(data) // 2], lambda data: data[:40], lambda data: data[:3]],
     )
-    def test_a_file_that_may_be_truncated_is_read_to_its_end(self, change):
+    def test_possibly_truncated_file_is_not_decoded_partially(self, change):
         assert with_rows(change(jpeg(400, 300)), 64) is None
 
-    def test_fill_bytes_before_a_marker_are_allowed(self):
+    def test_fill_bytes_before_marker_are_accepted(self):
         data = jpeg(400, 300)
         at = data.index(b"\xff\xc0")
         files = [io.BytesIO(each) for each in (data, data[:at] + b"\xff\xff" + data[at:])]
         plain, filled = (decode_jpeg(file, SIZE, lambda *_: (0, 0, 100, 100)) for file in files)
         assert filled.equal(plain)
 
-    def test_a_file_with_a_preview_in_its_header_may_be_truncated(self):
+    def test_truncation_is_detected_despite_preview_in_header(self):
         exif = Image.Exif()
         exif[0x927C] = jpeg(20, 20)  # as cameras store a preview there
         data = jpeg(400, 300, exif=exif)
@@ -156,7 +156,7 @@ class TestRows:
         for length in (data.rindex(b"\xff\xc0") + 30, data.rindex(b"\xff\xda") + 40):
             assert with_rows(data[:length], 64) is None
 
-    def test_damage_of_any_byte_never_raises(self):
+    def test_damaged_byte_never_raises(self):
         data, generator = jpeg(90, 130), np.random.default_rng(1)
         for number in [*range(700), *generator.integers(700, len(data), 100)]:
             damaged = bytearray(data)

@@ -74,7 +74,7 @@ def plain_gradients(model, count=COUNT, **loss):
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("micro_steps", [1, 2, 5, 13, 20])
-def test_the_gradient_of_micro_batches_is_that_of_the_whole_batch(micro_steps, smoothing):
+def test_gradient_of_micro_batches_matches_whole_batch(micro_steps, smoothing):
     learner = learner_of(optim={"label_smoothing": smoothing})
     ours = gradients_of(learner, batches_of(micro_steps=micro_steps))
     assert torch.allclose(ours, plain_gradients(learner.model, label_smoothing=smoothing), rtol=1e-12, atol=1e-14)
@@ -82,14 +82,14 @@ def test_the_gradient_of_micro_batches_is_that_of_the_whole_batch(micro_steps, s
 
 @pytest.mark.parametrize("size", [2, 3, 4, 16])
 @pytest.mark.parametrize("micro_steps", [1, 3])
-def test_the_mean_over_ranks_is_that_of_the_whole_batch_even_if_some_have_no_sample(size, micro_steps):
+def test_mean_gradient_over_ranks_matches_whole_batch(size, micro_steps):
     ranks = [
         gradients_of(learner_of(rank=rank, size=size), batches_of(rank, size, micro_steps)) for rank in range(size)
     ]
     assert torch.allclose(torch.stack(ranks).mean(0), plain_gradients(learner_of().model), rtol=1e-12, atol=1e-14)
 
 
-def test_a_sample_without_a_label_does_not_count():
+def test_sample_without_label_adds_no_gradient():
     learner, (batch,) = learner_of(), batches_of()
     labels = batch.labels.clone()
     labels[9:] = NO_LABEL
@@ -97,7 +97,7 @@ def test_a_sample_without_a_label_does_not_count():
     assert torch.allclose(ours, plain_gradients(learner.model, count=9) * 9 / COUNT, rtol=1e-12, atol=1e-14)
 
 
-def test_the_loss_is_summed_over_the_samples():
+def test_loss_is_summed_over_samples():
     learner = learner_of()
     images = (IMAGES.double() / 255 - 0.4) / 0.3
     expected = F.cross_entropy(learner.model(images), LABELS, reduction="sum").item()
@@ -105,7 +105,7 @@ def test_the_loss_is_summed_over_the_samples():
     assert learner.loss_sum.item() == pytest.approx(expected, rel=1e-12)
 
 
-def test_clipping_scales_the_gradient_of_the_whole_step_down_to_the_norm():
+def test_clipping_limits_gradient_norm_of_whole_step():
     learner = learner_of(
         optim={"optimizer": "sgd", "momentum": 0.0, "clip_grad": 0.01, "schedule": "constant", "lr": 1.0}
     )
@@ -116,7 +116,7 @@ def test_clipping_scales_the_gradient_of_the_whole_step_down_to_the_norm():
     assert torch.allclose(before - weights_of(learner), 0.01 * gradient / gradient.norm(), rtol=1e-4, atol=1e-12)
 
 
-def test_clipping_looks_at_gradients_without_the_scale_of_fp16():
+def test_clipping_uses_unscaled_gradients_with_fp16():
     optim = {"optimizer": "sgd", "momentum": 0.0, "clip_grad": 0.01, "lr": 1.0}
     learner = learner_of(dtype="float32", optim=optim, train={"amp": "fp16"})
     before = weights_of(learner)
@@ -145,7 +145,7 @@ def bytes_of(learner):
 @pytest.mark.parametrize("clip", [None, 0.5])
 @pytest.mark.parametrize("micro_steps", [1, 3])
 @pytest.mark.parametrize("resumed", [False, True])
-def test_first_steps_that_fp16_skips_change_nothing(cuts, clip, micro_steps, resumed):
+def test_first_steps_skipped_by_fp16_have_no_effect(cuts, clip, micro_steps, resumed):
     options = {"optim": {"clip_grad": clip}, "cuts": cuts}
     with unwritten_memory_is_nan():
         learner = fp16_learner(scale=4096.0, **options)
@@ -166,7 +166,7 @@ def test_first_steps_that_fp16_skips_change_nothing(cuts, clip, micro_steps, res
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw", "adadelta"])
-def test_stages_skip_a_step_whose_gradients_overflow_on_two_devices(optimizer, monkeypatch):
+def test_stages_skip_step_if_gradients_overflow_on_two_devices(optimizer, monkeypatch):
     learner = fp16_learner(scale=1024.0, cuts=("3",), optim={"optimizer": optimizer, "lr": 0.01})
     take_step(learner, 0)
     unscale = learner.scaler._unscale_grads_
@@ -185,7 +185,7 @@ def test_stages_skip_a_step_whose_gradients_overflow_on_two_devices(optimizer, m
     assert not any(map(torch.equal, before, learner.model.parameters()))
 
 
-def test_each_step_starts_from_empty_gradients():
+def test_each_step_starts_with_empty_gradients():
     learner = learner_of(optim={"optimizer": "sgd", "momentum": 0.0, "lr": 1e-300})
     first = gradients_of(learner, batches_of())
     learner.step()
@@ -193,7 +193,7 @@ def test_each_step_starts_from_empty_gradients():
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_dropout_depends_on_seed_rank_and_step_alone(version):
+def test_dropout_depends_only_on_seed_rank_and_step(version):
     def gradient(step, *, seed=0, rank=0):
         torch.manual_seed(99)
         learner = learner_of(arch="mnist-cnn", rank=rank, size=2, train={"seed": 0})
@@ -209,7 +209,7 @@ def test_dropout_depends_on_seed_rank_and_step_alone(version):
         assert not torch.equal(other, reference)
 
 
-def test_the_learning_rate_is_set_by_the_number_of_the_step():
+def test_learning_rate_depends_only_on_step_number():
     learner = learner_of(optim={"optimizer": "sgd", "schedule": "step", "gamma": 0.5, "lr": 0.8})
     seen = []
     for step in (0, 3, 4, 11, 1):
@@ -218,13 +218,13 @@ def test_the_learning_rate_is_set_by_the_number_of_the_step():
     assert seen == [0.8, 0.8, 0.4, 0.2, 0.8]
 
 
-def test_equal_seeds_give_equal_weights_and_others_do_not():
+def test_initial_weights_depend_on_seed():
     first, again, other = (learner_of(train={"seed": seed}).model.state_dict() for seed in (1, 1, 2))
     assert all(torch.equal(value, again[name]) for name, value in first.items())
     assert not torch.equal(first["1.weight"], other["1.weight"])
 
 
-def test_the_moving_average_is_what_is_evaluated():
+def test_moving_average_of_weights_is_evaluated():
     learner = learner_of(ema_decay=0.75, optim={"lr": 0.1})
     weights = []
     for step in range(3):
@@ -237,7 +237,7 @@ def test_the_moving_average_is_what_is_evaluated():
     assert torch.allclose(learner.evaluated[1].weight, expected, rtol=1e-12)
 
 
-def test_a_warm_up_does_not_change_the_model():
+def test_warm_up_leaves_model_unchanged():
     learner = learner_of(arch="resnet18", dtype="float32")
     before = {name: value.clone() for name, value in learner.model.state_dict().items()}
     learner._warm_up(SHAPE, learner.model)
@@ -246,7 +246,7 @@ def test_a_warm_up_does_not_change_the_model():
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_weights_that_are_not_finite_stop_the_run(value):
+def test_non_finite_weights_stop_run(value):
     learner = learner_of()
     learner.require_finite()
     with torch.no_grad():
@@ -256,7 +256,7 @@ def test_weights_that_are_not_finite_stop_the_run(value):
 
 
 @pytest.mark.parametrize(("amp", "tolerance"), [("bf16", 0.1), ("fp16", 0.02)])
-def test_mixed_precision_stays_near_the_full_one(amp, tolerance):
+def test_mixed_precision_gradients_are_close_to_full_precision(amp, tolerance):
     full = gradients_of(learner_of(dtype="float32"), batches_of())
     mixed = learner_of(dtype="float32", train={"amp": amp})
     ours = gradients_of(mixed, batches_of(micro_steps=2)) / mixed.scaler.get_scale()
@@ -264,7 +264,7 @@ def test_mixed_precision_stays_near_the_full_one(amp, tolerance):
     assert not torch.equal(ours, full)
 
 
-def test_channels_last_changes_the_layout_and_not_the_result():
+def test_channels_last_changes_layout_but_not_gradients():
     plain, other = (learner_of(arch="resnet18", channels_last=value) for value in (False, True))
     layouts = [
         learner.model.layer1[0].conv1.weight.is_contiguous(memory_format=torch.channels_last)

@@ -159,7 +159,7 @@ def equal(one, other):
     return all(map(torch.equal, one.state_dict().values(), other.state_dict().values()))
 
 
-def test_a_completed_fit_leaves_a_checkpoint_for_each_epoch_and_a_verdict(tmp_path):
+def test_completed_fit_writes_checkpoint_per_epoch_and_verdict(tmp_path):
     before = signal.getsignal(signal.SIGTERM)
     model = fit(tmp_path, epochs=4)
     assert read_status(tmp_path).verdict == "done 20 complete"
@@ -174,7 +174,7 @@ def test_a_completed_fit_leaves_a_checkpoint_for_each_epoch_and_a_verdict(tmp_pa
     assert len(fit(tmp_path, epochs=5).seen) == BATCHES
 
 
-class TestAStoppedFit:
+class TestStoppedFit:
     @pytest.mark.parametrize(
         ("ends", "options"),
         [
@@ -189,7 +189,7 @@ class TestAStoppedFit:
             ([(3, signal.SIGTERM)], {"check_val_every_n_epoch": 2}),
         ],
     )
-    def test_it_ends_with_the_weights_of_a_whole_one(self, ends, options, tmp_path, new_process, caplog):
+    def test_resumed_fit_matches_weights_of_uninterrupted_fit(self, ends, options, tmp_path, new_process, caplog):
         whole = fit(tmp_path / "whole", **options)
         for end in [*ends, None]:
             new_process()
@@ -203,9 +203,7 @@ class TestAStoppedFit:
         [(5, 5, {}), (10, 10, {}), (2, 3, {"epochs": 1, "val_check_interval": 2})],
         ids=["epoch", "second epoch", "within an epoch"],
     )
-    def test_a_stop_that_meets_a_validation_waits_for_it_or_for_the_next_batch(
-        self, stop_at, stopped_at, options, tmp_path
-    ):
+    def test_stop_during_validation_waits_for_its_end_or_next_batch(self, stop_at, stopped_at, options, tmp_path):
         options = {"num_sanity_val_steps": 0, **options}
         whole = fit(tmp_path / "whole", **options)
         first = fit(tmp_path / "run", end=(stop_at, signal.SIGUSR1), **options)
@@ -216,7 +214,7 @@ class TestAStoppedFit:
         assert equal(second, whole)
 
     @pytest.mark.parametrize(("loader", "found"), [(DataLoader, ["slow-resume"]), (Resumable, ["lightning-inexact"])])
-    def test_a_stop_within_an_epoch_is_resumed_with_the_remaining_batches(
+    def test_fit_stopped_within_epoch_resumes_with_remaining_batches(
         self, loader, found, *, tmp_path, caplog, monkeypatch
     ):
         monkeypatch.setattr(Model, "dropout", 0.0)  # other draws follow those of a loader that restores itself
@@ -227,13 +225,13 @@ class TestAStoppedFit:
         assert equal(second, whole)
         assert slugs(caplog.text) == found
 
-    def test_a_stop_waits_for_an_optimiser_step(self, tmp_path):
+    def test_stop_waits_for_end_of_gradient_accumulation(self, tmp_path):
         fit(tmp_path, end=(4, signal.SIGUSR1), accumulate_grad_batches=2)
         assert read_status(tmp_path).step == 4
         saved = torch.load(tmp_path / "checkpoints" / "latest" / "lightning.ckpt", weights_only=False)
         assert saved["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]["ready"] == 2
 
-    def test_a_script_that_seeds_nothing_keeps_the_seed_of_its_first_attempt(self, tmp_path, new_process):
+    def test_unseeded_fit_resumes_with_seed_of_first_attempt(self, tmp_path, new_process):
         first = fit(tmp_path / "run", seed=None, end=(3, signal.SIGTERM))
         seed = identity.read_recorded(tmp_path / "run")["seed"]
         new_process()
@@ -243,7 +241,7 @@ class TestAStoppedFit:
         assert first.seen + second.seen == whole.seen
         assert equal(second, whole)
 
-    def test_reduce_on_plateau_misses_the_epoch_of_a_stop(self, tmp_path, caplog):
+    def test_reduce_on_plateau_misses_stopped_epoch_and_warns(self, tmp_path, caplog):
         """As in Lightning; a warning says so."""
 
         def rate(model):
@@ -254,7 +252,7 @@ class TestAStoppedFit:
         assert rate(fit(tmp_path / "run", plateau=True)) > whole
         assert slugs(caplog.text) == 3 * ["lightning-inexact"]
 
-    def test_a_checkpoint_without_generators_is_warned_of(self, tmp_path, caplog, monkeypatch):
+    def test_resuming_checkpoint_without_generators_warns(self, tmp_path, caplog, monkeypatch):
         monkeypatch.setattr(SlipwayCallback, "state_dict", lambda _self: {})  # as an earlier version did
         fit(tmp_path, end=(3, signal.SIGTERM))
         monkeypatch.undo()
@@ -262,7 +260,7 @@ class TestAStoppedFit:
         assert_warning(caplog.text, "lightning-inexact", 3)
 
 
-def test_a_fit_that_has_stopped_early_trains_no_further(tmp_path, new_process):
+def test_early_stopped_fit_is_not_trained_further(tmp_path, new_process):
     def fit_early():
         return fit(tmp_path, epochs=9, callbacks=[EarlyStopping("error", patience=0, min_delta=100)])
 
@@ -274,7 +272,7 @@ def test_a_fit_that_has_stopped_early_trains_no_further(tmp_path, new_process):
     assert equal(again, whole)
 
 
-def test_a_folder_that_holds_a_run_is_not_begun_anew(tmp_path):
+def test_folder_with_run_is_refused_without_ckpt_path(tmp_path):
     fit(tmp_path, epochs=1)
     before = sorted(tmp_path.rglob("*")), (tmp_path / "status.json").read_bytes()
     with refused("not-resumed", tmp_path, "ckpt_path=callback.ckpt_path"):
@@ -283,7 +281,7 @@ def test_a_folder_that_holds_a_run_is_not_begun_anew(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "longer"])
-def test_a_damaged_checkpoint_is_refused_and_once_it_is_moved_away_the_one_before_is_resumed(damage, tmp_path):
+def test_damaged_checkpoint_is_refused_and_previous_resumed_once_moved(damage, tmp_path):
     folder, (before, newest) = tmp_path / "run", [Path("checkpoints", f"step_{step:08d}") for step in (5, 10)]
     weight = fit(folder, epochs=2).layers[0].weight
     path = folder / newest / "lightning.ckpt"
@@ -298,7 +296,7 @@ def test_a_damaged_checkpoint_is_refused_and_once_it_is_moved_away_the_one_befor
     assert fit(folder).seen[0][0] == 1
 
 
-def test_an_error_is_recorded_and_passes_through(tmp_path):
+def test_error_in_fit_is_recorded_and_reraised(tmp_path):
     class Failing(Callback):
         def on_train_batch_start(self, *_):
             raise ZeroDivisionError("by zero")
@@ -309,7 +307,7 @@ def test_an_error_is_recorded_and_passes_through(tmp_path):
     assert not (tmp_path / "lock").exists()
 
 
-def test_under_slurm_lightning_neither_takes_the_signals_nor_requeues(tmp_path, monkeypatch):
+def test_lightning_under_slurm_neither_handles_signals_nor_requeues(tmp_path, monkeypatch):
     for name, value in {"NTASKS": "1", "JOB_ID": "7", "PROCID": "0", "LOCALID": "0", "NODEID": "0"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
     monkeypatch.setenv("SLURM_JOB_NAME", "train")
@@ -318,7 +316,7 @@ def test_under_slurm_lightning_neither_takes_the_signals_nor_requeues(tmp_path, 
     assert read_status(tmp_path).verdict == "out-of-time 7 time-limit"
 
 
-def test_other_stages_need_no_run_folder(tmp_path, monkeypatch):
+def test_fast_dev_run_and_validate_need_no_run_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     fit("run", fast_dev_run=True)
     assert [path.name for path in tmp_path.iterdir()] == []
@@ -328,7 +326,7 @@ def test_other_stages_need_no_run_folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("momentum", "expected"), [(0.9, ["optimizer 0"]), (0.0, [])])
-def test_a_fused_sgd_under_a_scaler_is_warned_of_once(momentum, expected, tmp_path, monkeypatch, caplog):
+def test_fused_sgd_with_momentum_and_scaler_warns_once(momentum, expected, tmp_path, monkeypatch, caplog):
     build = functools.partial(torch.optim.SGD, momentum=momentum, fused=True)
     monkeypatch.setattr(Model, "build", staticmethod(build))
     fp16 = MixedPrecision("16-mixed", "cpu", scaler=torch.amp.GradScaler("cpu"))
@@ -336,14 +334,14 @@ def test_a_fused_sgd_under_a_scaler_is_warned_of_once(momentum, expected, tmp_pa
     assert [record.args[0] for record in caplog.records if record.name == "slipway.checks.skipped_steps"] == expected
 
 
-def test_arguments_that_make_no_sense_are_refused():
+def test_invalid_callback_arguments_are_refused():
     with refused("session-arguments", "keep=0", code=78):
         SlipwayCallback(keep=0)
 
 
-class TestSeveralFitsOfAProcess:
+class TestSeveralFits:
     @pytest.mark.parametrize("same", [False, True])
-    def test_each_has_a_folder_and_is_continued_there(self, same, tmp_path, new_process, caplog):
+    def test_each_fit_has_separate_folder_and_resumes_there(self, same, tmp_path, new_process, caplog):
         def folds(name, end=None):
             new_process()
             torch.manual_seed(3)
@@ -369,7 +367,7 @@ class TestSeveralFitsOfAProcess:
         assert set(slugs(caplog.text)) <= {"slow-resume"}
 
     # regression: the first fit's verdict ended the job as done
-    def test_a_stop_of_the_second_one_reaches_the_job(self, tmp_path, new_process, monkeypatch):
+    def test_stop_of_second_fit_sets_verdict_of_job(self, tmp_path, new_process, monkeypatch):
         monkeypatch.setenv("RUN_DIR", str(tmp_path))
         for attempt, end in ((1, (3, signal.SIGUSR1)), (2, None)):
             new_process()
@@ -381,7 +379,7 @@ class TestSeveralFitsOfAProcess:
         assert not (tmp_path / "verdict.2").exists()
         assert read_status(tmp_path / "fit2").verdict == f"done {BATCHES} complete"
 
-    def test_a_signal_after_the_last_step_stops_the_next_one_before_it_trains(self, tmp_path):
+    def test_signal_after_last_step_stops_next_fit_before_training(self, tmp_path):
         class Ask(Callback):
             def on_train_epoch_end(self, *_):
                 os.kill(os.getpid(), signal.SIGUSR1)
@@ -396,7 +394,7 @@ class TestSeveralFitsOfAProcess:
         assert torch.rand(2).tolist() == drawn
         assert len(fit(tmp_path / "2", epochs=1).seen) == BATCHES
 
-    def test_a_path_of_another_fit_is_refused(self, tmp_path, new_process):
+    def test_ckpt_path_of_another_fit_is_refused(self, tmp_path, new_process):
         callback = SlipwayCallback(folder=tmp_path)
         fit(None, callback=callback, epochs=1)
         path = str(tmp_path / "checkpoints" / "latest" / "lightning.ckpt")
@@ -404,21 +402,21 @@ class TestSeveralFitsOfAProcess:
             fit(None, callback=callback, path=path)
         assert callback.ckpt_path is None
 
-    def test_a_fit_after_one_that_has_failed_has_another_folder(self, tmp_path, new_process):
+    def test_fit_after_failed_fit_gets_another_folder(self, tmp_path, new_process):
         fit(tmp_path, end=(7, Killed))
         assert fit(tmp_path, epochs=1).seen
         assert read_status(tmp_path / "fit2").state == "done"
 
 
-class TestTheBestModel:
-    def test_without_another_callback_it_is_the_newest_as_in_lightning(self, tmp_path):
+class TestBestModel:
+    def test_best_model_path_is_newest_without_model_checkpoint(self, tmp_path):
         callback = SlipwayCallback(folder=tmp_path)
         assert callback.best_model_path == ""
         model = fit(None, callback=callback, epochs=1)
         model.trainer_used.validate(model, validation(), ckpt_path="best", verbose=False)
         assert callback.best_model_path == str(tmp_path / "checkpoints" / "step_00000005" / "lightning.ckpt")
 
-    def test_beside_a_model_checkpoint_it_is_the_one_that_this_picks(self, tmp_path):
+    def test_best_model_path_is_that_of_model_checkpoint(self, tmp_path):
         best = ModelCheckpoint(tmp_path / "best", monitor="error")
         callback = SlipwayCallback(folder=tmp_path / "run")
         fit(None, callback=callback, epochs=1, callbacks=[best])

@@ -71,7 +71,7 @@ def batches(replay, *, skip=0, seed=1, world=ALONE, origin=BEGIN):
 
 @pytest.mark.parametrize("workers", [{"num_workers": 2}, {"num_workers": 1, "persistent_workers": True}], ids=str)
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_batches_after_a_position_are_the_same_in_a_resumed_pass(name, workers):
+def test_resumed_pass_yields_same_remaining_batches(name, workers):
     data = Noisy()
     loader = DataLoader(data, **SAMPLERS[name](data), **workers)
     whole = batches(SkippingSource(loader))
@@ -82,18 +82,18 @@ def test_batches_after_a_position_are_the_same_in_a_resumed_pass(name, workers):
     assert batches(again, seed=2) != whole
 
 
-def test_the_number_of_workers_does_not_change_what_is_fetched():
+def test_fetched_samples_are_independent_of_number_of_workers():
     loaders = [DataLoader(Noisy(), 4, shuffle=True, num_workers=workers) for workers in (1, 2, 3)]
     found = [batches(SkippingSource(loader)) for loader in loaders]
     assert found[0] == found[1] == found[2]
 
 
-def test_a_worker_sees_its_data_set():
+def test_worker_init_fn_gets_original_dataset():
     loader = DataLoader(Noisy(), 4, num_workers=1, worker_init_fn=set_offset)
     assert all(sample[1] >= 1 for batch in batches(SkippingSource(loader)) for sample in batch)
 
 
-def test_a_data_set_may_fetch_at_once():
+def test_dataset_with_getitems_fetches_whole_batches():
     class AtOnce(Noisy):
         def __getitems__(self, indices):
             return [torch.tensor([float(index)]) for index in indices]
@@ -101,7 +101,7 @@ def test_a_data_set_may_fetch_at_once():
     assert batches(SkippingSource(DataLoader(AtOnce(), 10)))[0] == [[float(index)] for index in range(10)]
 
 
-def test_what_can_be_replayed():
+def test_only_plain_data_loader_can_be_replayed():
     class Own(DataLoader):
         def __iter__(self):
             return super().__iter__()
@@ -114,7 +114,7 @@ def test_what_can_be_replayed():
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize("samples", [1, 2, 3, 23, 24, 25, 203])
-def test_global_batches_hold_each_sample_once_and_no_rank_goes_without(samples, ranks, drop_last):
+def test_global_batches_hold_each_sample_once_and_feed_every_rank(samples, ranks, drop_last):
     division = global_batches(samples, batch_size=4, ranks=ranks, drop_last=drop_last)
     ends = [division.end(number) for number in range(division.count + 1)]
     for begin, end in pairwise(ends):
@@ -130,7 +130,7 @@ def test_global_batches_hold_each_sample_once_and_no_rank_goes_without(samples, 
 
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("sizes", [(2, 1, 2), (1, 3, 4), (4, 1, 1), (3, 2, 7)])
-def test_an_epoch_over_changing_numbers_of_ranks_sees_each_sample_once(sizes, large, monkeypatch):
+def test_epoch_over_changing_world_sizes_yields_each_sample_once(sizes, large, monkeypatch):
     monkeypatch.setattr("slipway.data.sampler.LARGE", 100 if large else 1000)
     data = Noisy(203)
     loader = DataLoader(data, 5, sampler=Sampler(data))
@@ -148,14 +148,14 @@ def test_an_epoch_over_changing_numbers_of_ranks_sees_each_sample_once(sizes, la
     assert sorted(seen) == list(range(203))
 
 
-def test_a_sampler_is_given_to_the_loader_and_not_to_a_batch_sampler():
+def test_sampler_within_batch_sampler_is_refused():
     data = Noisy()
     with refused("sampler-batch-size", "batch_size"):
         SkippingSource(DataLoader(data, batch_sampler=BatchSampler(Sampler(data), 4, drop_last=False)))
 
 
 @pytest.mark.parametrize("workers", [{}, {"num_workers": 2, "persistent_workers": True}], ids=str)
-def test_a_large_data_set_is_resumed_anywhere(workers, monkeypatch):
+def test_pass_over_large_dataset_resumes_at_any_batch(workers, monkeypatch):
     monkeypatch.setattr("slipway.data.sampler.LARGE", 100)
     data = Noisy(203)
     loader = DataLoader(data, 5, sampler=Sampler(data), **workers)
@@ -168,7 +168,7 @@ def test_a_large_data_set_is_resumed_anywhere(workers, monkeypatch):
     assert [[s[0] for s in b] for b in batches(replay, skip=7, world=world)] == [[s[0] for s in b] for b in whole[7:]]
 
 
-def test_a_large_data_set_takes_no_table_of_its_size():
+def test_huge_dataset_is_sampled_without_permutation_table():
     sampler = Sampler(range(1 << 40))
     loader = DataLoader(range(1 << 40), 32, sampler=sampler)
     found = SkippingSource(loader).start(skip=1 << 34, origin=BEGIN, world=World(1, 2, 1, 2), seeds=Seeds(1, 2, 0))
@@ -178,7 +178,7 @@ def test_a_large_data_set_takes_no_table_of_its_size():
     assert len(set(next(found.batches).tolist())) == 32
 
 
-def test_a_sampler_by_itself_gives_the_whole_order():
+def test_sampler_without_session_yields_whole_order():
     sampler = Sampler(Noisy())
     assert sorted(sampler) == list(range(SAMPLES))
     assert len(sampler) == SAMPLES
@@ -187,7 +187,7 @@ def test_a_sampler_by_itself_gives_the_whole_order():
 
 
 @pytest.mark.parametrize("name", ["shuffle", "weighted", "subset", "batch sampler", "own generator"])
-def test_samplers_without_ranks_draw_differently_on_each_rank(name):
+def test_non_distributed_samplers_draw_differently_on_each_rank(name):
     data = Noisy()
     loader = DataLoader(data, **SAMPLERS[name](data))
     found = [batches(SkippingSource(loader), world=World(rank, 2, rank, 2)) for rank in (0, 1)]
@@ -199,7 +199,7 @@ class TestFeed:
     def feed(self, rank=0, size=1, **options):
         return Feed(World(rank, size, rank, size), seed=0, **{"repeat_epoch": False, **options})
 
-    def test_a_sampler_is_told_the_epoch_in_a_loader_and_in_a_batch_sampler(self):
+    def test_set_epoch_is_called_in_loader_and_batch_sampler(self):
         data = Noisy()
         sampler = DistributedSampler(data, num_replicas=2, rank=0)
         for loader in (
@@ -220,7 +220,7 @@ class TestFeed:
         ],
         ids=["in two passes", "in one pass"],
     )
-    def test_other_ranks_in_mid_epoch_are_refused_or_begin_it_anew(self, places):
+    def test_changed_world_size_within_epoch_is_refused_or_epoch_repeated(self, places):
         facts = {"places": places, "origin": [0, 0], "samples": 0, "order": ORDER}
         loader = DataLoader(Noisy(), 4)
         feed = self.feed()
@@ -232,12 +232,12 @@ class TestFeed:
         assert len(list(feed.begin(loader, epoch=0).batches)) == 6
         assert not feed.is_resuming
 
-    def test_an_order_of_another_version_is_refused(self):
+    def test_sample_order_of_newer_version_is_refused(self):
         facts = {"places": [[0, 2, 6, 2, SAMPLES, [], {}]], "origin": [0, 0], "samples": 0, "order": ORDER + 1}
         with refused("newer-format", ORDER + 1, ORDER):
             self.feed().resume(facts, 5)
 
-    def test_ranks_continue_from_their_own_places(self):
+    def test_ranks_resume_at_separate_positions(self):
         places = [[0, 2, 6, 2, SAMPLES, [], {}], [0, 5, 6, 5, SAMPLES, [], {}]]
         facts = {"places": places, "origin": [0, 0], "samples": 0, "order": ORDER}
         for rank, left in ((0, 4), (1, 1)):
@@ -249,7 +249,7 @@ class TestFeed:
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize("samples", [30, 31, 32, 203])
-def test_a_loader_knows_its_length(samples, ranks, drop_last, monkeypatch):
+def test_loader_length_matches_number_of_batches(samples, ranks, drop_last, monkeypatch):
     monkeypatch.setattr("slipway.data.sampler.count_ranks", lambda: ranks)
     data = Noisy(samples)
     loader = DataLoader(data, 4, sampler=Sampler(data), drop_last=drop_last)

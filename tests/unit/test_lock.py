@@ -117,7 +117,7 @@ def in_use(lock, *values):
     return error.value.facts
 
 
-def test_a_free_folder_is_locked_and_unlocked(tmp_path):
+def test_free_folder_is_locked_and_released(tmp_path):
     lock = acquired(tmp_path, job_id="42", attempt=3)
     record = json.loads((tmp_path / "lock").read_text())
     assert record["pid_namespace"] == Path("/proc/self/ns/pid").stat().st_ino
@@ -128,7 +128,7 @@ def test_a_free_folder_is_locked_and_unlocked(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_living_owner_is_named_and_left_alone(tmp_path, holder):
+def test_lock_of_live_owner_is_refused_and_kept(tmp_path, holder):
     before = (tmp_path / "lock").read_text()
     in_use(lock_of(tmp_path), holder.process.pid, os.uname().nodename)
     assert (tmp_path / "lock").read_text() == before
@@ -141,14 +141,14 @@ def become_zombie(holder):
 
 
 @pytest.mark.parametrize("end", [Holder.kill, become_zombie])
-def test_the_lock_of_a_dead_owner_on_this_host_is_taken_at_once(tmp_path, holder, end):
+def test_lock_of_dead_owner_on_same_host_is_taken_immediately(tmp_path, holder, end):
     end(holder)
     acquired(tmp_path).check()
 
 
 # regression: a user's file with this name was taken for the lock of a dead owner and replaced
 @pytest.mark.parametrize("data", [b"mine", b"null", b"[1]", b"\xff\xfe", b'{"hosts": 1}'])
-def test_a_file_that_is_not_a_lock_is_left_alone(tmp_path, data):
+def test_file_that_is_not_a_lock_is_kept(tmp_path, data):
     (tmp_path / "lock").write_bytes(data)
     os.utime(tmp_path / "lock", (0, 0))
     for call in (lock_of(tmp_path).require_free, lock_of(tmp_path).acquire):
@@ -158,14 +158,14 @@ def test_a_file_that_is_not_a_lock_is_left_alone(tmp_path, data):
 
 
 @pytest.mark.usefixtures("holder")
-def test_an_owner_whose_pid_now_belongs_to_another_process_counts_as_dead(tmp_path):
+def test_owner_whose_pid_was_reused_is_considered_dead(tmp_path):
     record = json.loads((tmp_path / "lock").read_text())
     (tmp_path / "lock").write_text(json.dumps(record | {"pid": os.getpid()}))
     lock_of(tmp_path).acquire()
 
 
 @pytest.mark.parametrize("difference", [{"boot_id": "elsewhere"}, {"pid_namespace": 1}])
-def test_a_pid_means_nothing_on_another_host_or_in_another_namespace(tmp_path, holder, difference):
+def test_pid_of_other_host_or_namespace_is_ignored(tmp_path, holder, difference):
     record = json.loads((tmp_path / "lock").read_text())
     holder.kill()
     (tmp_path / "lock").write_text(json.dumps(record | difference))
@@ -173,7 +173,7 @@ def test_a_pid_means_nothing_on_another_host_or_in_another_namespace(tmp_path, h
         in_use(lock_of(tmp_path))
 
 
-def test_the_same_job_with_a_higher_attempt_takes_over(tmp_path):
+def test_later_attempt_of_same_job_takes_over_lock(tmp_path):
     lock_from_elsewhere(tmp_path, job_id="77", attempt=1)
     acquired(tmp_path, job_id="77", attempt=2).check()
 
@@ -188,7 +188,7 @@ def test_the_same_job_with_a_higher_attempt_takes_over(tmp_path):
         ("", "", 2),  # two runs without a job are not attempts of one
     ],
 )
-def test_a_living_owner_elsewhere_is_left_alone(tmp_path, owner, job_id, attempt):
+def test_lock_of_live_owner_on_other_host_is_kept(tmp_path, owner, job_id, attempt):
     lock_from_elsewhere(tmp_path, job_id=owner, attempt=1)
     lock = lock_of(tmp_path, job_id=job_id, attempt=attempt)
     with beating(tmp_path):
@@ -197,7 +197,7 @@ def test_a_living_owner_elsewhere_is_left_alone(tmp_path, owner, job_id, attempt
             lock.require_free()
 
 
-def test_the_lock_of_an_owner_elsewhere_without_a_sign_of_life_is_taken_after_a_wait(tmp_path):
+def test_lock_without_heartbeat_is_taken_after_waiting(tmp_path):
     """A node died a second ago; the job that continues the run has another number and must not be refused."""
     lock_from_elsewhere(tmp_path)
     before = time.monotonic()
@@ -205,13 +205,13 @@ def test_the_lock_of_an_owner_elsewhere_without_a_sign_of_life_is_taken_after_a_
     assert time.monotonic() - before > 0.4
 
 
-def test_the_lock_of_an_owner_elsewhere_with_an_old_sign_of_life_is_taken_at_once(tmp_path, monkeypatch):
+def test_lock_with_stale_heartbeat_is_taken_immediately(tmp_path, monkeypatch):
     monkeypatch.setattr(lock_module, "POLL", 1000)
     lock_from_elsewhere(tmp_path, age=5)
     lock_of(tmp_path).acquire()
 
 
-def test_require_free_waits_for_two_heartbeats_only(tmp_path, monkeypatch):
+def test_require_free_waits_for_only_two_heartbeats(tmp_path, monkeypatch):
     monkeypatch.setattr(lock_module, "STALE", STALE)
     monkeypatch.setattr(lock_module, "HEARTBEAT", 0.05)
     lock_from_elsewhere(tmp_path)
@@ -219,7 +219,7 @@ def test_require_free_waits_for_two_heartbeats_only(tmp_path, monkeypatch):
     assert json.loads((tmp_path / "lock").read_text())["host"] == "elsewhere"
 
 
-def test_the_wait_starts_again_for_a_new_owner(tmp_path, monkeypatch):
+def test_wait_for_stale_lock_restarts_for_new_owner(tmp_path, monkeypatch):
     """Another run takes over the dead owner's lock while this one watches it."""
     lock_from_elsewhere(tmp_path)
     began = time.monotonic()
@@ -236,14 +236,14 @@ def test_the_wait_starts_again_for_a_new_owner(tmp_path, monkeypatch):
     assert time.monotonic() - taken[0] > 0.45
 
 
-def test_a_full_disk_leaves_no_empty_lock(tmp_path):
+def test_full_disk_leaves_no_empty_lock(tmp_path):
     with file_size_limit(10), pytest.raises(OSError, match="File too large"):
         lock_of(tmp_path).acquire()
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("data", [b"", b'{"host": "a', b"\0\0\0\0", b'{"host": \xff\xfe', b'{"host": 1]'])
-def test_a_half_written_lock_counts_by_its_age(tmp_path, data):
+def test_partially_written_lock_is_judged_by_age(tmp_path, data):
     path = tmp_path / "lock"
     path.write_bytes(data)
     with beating(tmp_path):
@@ -251,7 +251,7 @@ def test_a_half_written_lock_counts_by_its_age(tmp_path, data):
     lock_of(tmp_path).acquire()
 
 
-def test_an_owner_writes_heartbeats(tmp_path, monkeypatch):
+def test_lock_owner_writes_heartbeats(tmp_path, monkeypatch):
     monkeypatch.setattr(lock_module, "HEARTBEAT", 0.02)
     lock = acquired(tmp_path)
     path = tmp_path / "lock"
@@ -264,7 +264,7 @@ def test_an_owner_writes_heartbeats(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("lose", [lock_from_elsewhere, lambda folder: (folder / "lock").unlink()])
-def test_a_lost_lock_is_noticed_and_not_released(tmp_path, lose):
+def test_lost_lock_is_detected_and_not_released(tmp_path, lose):
     lock = acquired(tmp_path)
     lose(tmp_path)
     found = [path.read_bytes() for path in tmp_path.iterdir()]
@@ -285,7 +285,7 @@ def killed_take_over(folder, monkeypatch):
     return claim
 
 
-def test_a_killed_take_over_does_not_block_the_folder(tmp_path, monkeypatch):
+def test_killed_takeover_does_not_block_folder(tmp_path, monkeypatch):
     claim = killed_take_over(tmp_path, monkeypatch)
     in_use(lock_of(tmp_path), os.getpid())  # this process still lives
     claim.write_text(json.dumps(json.loads(claim.read_text()) | {"pid_start": "1"}))
@@ -295,7 +295,7 @@ def test_a_killed_take_over_does_not_block_the_folder(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_dead_claim_that_is_found_too_late_leaves_the_new_owner_alone(tmp_path, monkeypatch):
+def test_delayed_process_with_stale_claim_leaves_new_owner_unchanged(tmp_path, monkeypatch):
     """A process finds the claim of a killed process and is delayed until another one has taken the folder."""
     late, other = lock_of(tmp_path), lock_of(tmp_path, attempt=2)
     claim = killed_take_over(tmp_path, monkeypatch)
@@ -315,7 +315,7 @@ def test_a_dead_claim_that_is_found_too_late_leaves_the_new_owner_alone(tmp_path
     assert not list(tmp_path.iterdir())
 
 
-def test_a_take_over_that_comes_too_late_leaves_the_new_owner_alone(tmp_path, monkeypatch):
+def test_delayed_takeover_leaves_new_owner_unchanged(tmp_path, monkeypatch):
     """A process reads a dead owner's lock and is delayed until another one has replaced it."""
     lock_from_elsewhere(tmp_path, age=STALE + 5)
     late, other = lock_of(tmp_path), lock_of(tmp_path, attempt=2)
@@ -335,7 +335,7 @@ def test_a_take_over_that_comes_too_late_leaves_the_new_owner_alone(tmp_path, mo
 
 
 @pytest.mark.parametrize("left", ["nothing", "a dead owner"])
-def test_exactly_one_of_many_concurrent_processes_gets_the_lock(tmp_path, left):
+def test_exactly_one_of_several_concurrent_processes_gets_lock(tmp_path, left):
     if left == "a dead owner":
         lock_from_elsewhere(tmp_path, age=STALE + 5)
     holders = [Holder(tmp_path) for _ in range(5)]

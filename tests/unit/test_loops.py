@@ -31,18 +31,18 @@ class TestSteps:
 
     @pytest.mark.parametrize("loop", ["steps", "batches"])
     @pytest.mark.parametrize("stops", [(1,), (4,), (1, 2)], ids=str)
-    def test_accumulation_is_stopped_after_an_optimizer_step(self, stops, loop, tmp_path):
+    def test_stop_waits_for_optimizer_step_during_accumulation(self, stops, loop, tmp_path):
         seen = whole_and_stopped(tmp_path, partial(self.accumulate, loop=loop), *stops)
         assert all(len(part) % 4 == 0 for part in seen[:-1])
 
-    def test_iterations_and_optimizer_steps_are_counted_apart(self, tmp_path):
+    def test_iterations_and_optimizer_steps_are_counted_separately(self, tmp_path):
         for seen in ([*range(10)], []):
             assert self.accumulate(attempt := Attempt(tmp_path))[0] == 2
             assert attempt.seen == seen
         facts = read_checkpoint((tmp_path / "checkpoints" / "latest").resolve()).header.facts
         assert facts["feed"]["places"][0][:2] == [0, 10]
 
-    def test_a_loop_left_by_break_is_done(self, tmp_path):
+    def test_steps_loop_left_by_break_is_done(self, tmp_path):
         @in_session()
         def script(attempt, session):
             for number in session.steps(50):
@@ -56,7 +56,7 @@ class TestSteps:
         assert last.seen == []
         assert read_status(tmp_path / "parts").verdict == "done 5 complete"
 
-    def test_each_loop_continues_where_the_one_before_has_ended(self, tmp_path):
+    def test_each_steps_loop_continues_after_previous_loop(self, tmp_path):
         @in_session()
         def script(attempt, session):
             for total in (2, 5, 9):
@@ -71,7 +71,7 @@ class TestSteps:
         seen = whole_and_stopped(tmp_path, script, 1, 3)
         assert seen == [[0], [1, 10, 11, 2, 3], [4, 10, 11, 5, 6, 7, 10, 11]]
 
-    def test_more_steps_continue_a_run_that_is_done(self, tmp_path):
+    def test_larger_number_of_steps_continues_completed_run(self, tmp_path):
         def script(attempt, total):
             with attempt.open() as session:
                 for number in session.steps(total):
@@ -85,13 +85,13 @@ class TestSteps:
         assert script(fewer := Attempt(tmp_path / "parts"), 2)[:2] == expected[:2]
         assert fewer.seen == []
 
-    def test_an_optimizer_that_never_steps_is_refused(self, tmp_path):
+    def test_steps_without_optimizer_step_are_refused(self, tmp_path):
         attempt = Attempt(tmp_path)
         with refused("no-optimizer-step"), attempt.open() as session:
             for _ in session.steps(3):
                 attempt.backward()
 
-    def test_before_epochs_they_are_done_once(self, tmp_path):
+    def test_steps_before_epochs_run_only_once(self, tmp_path):
         @in_session()
         def script(attempt, session):
             for number in session.steps(3):
@@ -107,7 +107,7 @@ NESTED = [("epochs", "steps"), ("epochs", "epochs"), ("steps", "batches"), ("ste
 
 
 @pytest.mark.parametrize(("outer", "inner"), [*NESTED, ("batches", "steps"), ("batches", "epochs")], ids=str)
-def test_nested_loops_are_refused_before_anything_is_trained(outer, inner, tmp_path):
+def test_nested_loops_are_refused_before_training(outer, inner, tmp_path):
     attempt = Attempt(tmp_path)
     with refused("nested-loops", f"session.{inner}", f"session.{outer}"), attempt.open() as session:
         loops = {"epochs": session.epochs, "steps": session.steps, "batches": lambda n: session.batches(range(n))}
@@ -118,7 +118,7 @@ def test_nested_loops_are_refused_before_anything_is_trained(outer, inner, tmp_p
 
 
 class TestPasses:
-    def test_completed_passes_leave_the_generators_alone(self, tmp_path):
+    def test_skipped_completed_passes_leave_generators_unchanged(self, tmp_path):
         @in_session()
         def script(attempt, session):
             for _ in session.epochs(1):
@@ -128,7 +128,7 @@ class TestPasses:
 
         whole_and_stopped(tmp_path, script, 4, 1)
 
-    def test_a_batch_in_which_the_script_breaks_is_the_last_one(self, tmp_path):
+    def test_break_makes_batch_last_of_pass(self, tmp_path):
         @in_session(checkpoint_steps=1)
         def script(attempt, session):
             for _ in session.epochs(2):
@@ -140,7 +140,7 @@ class TestPasses:
         assert whole_and_stopped(tmp_path, script, 2) == [[0, 1], [0, 1]]
 
     @pytest.mark.parametrize("records", [False, True])
-    def test_a_stop_that_the_script_catches_ends_it_at_the_next_place(self, records, tmp_path):
+    def test_stop_caught_by_script_is_raised_again(self, records, tmp_path):
         @in_session()
         def script(attempt, session):
             for _ in session.epochs(2):
@@ -154,7 +154,7 @@ class TestPasses:
 
         assert whole_and_stopped(tmp_path, script, 2) == [[0, 1], [2, 3, 0, 1, 2, 3]]
 
-    def test_an_iterator_that_is_kept_after_a_break_leaves_the_next_pass_alone(self, tmp_path):
+    def test_iterator_kept_after_break_does_not_affect_next_pass(self, tmp_path):
         @in_session(checkpoint_steps=1)
         def script(attempt, session):
             for _ in session.epochs(3):
@@ -167,7 +167,7 @@ class TestPasses:
 
         assert whole_and_stopped(tmp_path, script, 5) == [[0, 1, 2, 0, 1], [2, 0, 1, 2]]
 
-    def test_a_pass_before_epochs_belongs_to_no_later_epoch(self, tmp_path):
+    def test_pass_before_epochs_is_not_part_of_later_epoch(self, tmp_path):
         @in_session()
         def script(attempt, session):
             for number in session.batches(range(3)):
@@ -178,7 +178,7 @@ class TestPasses:
 
         assert whole_and_stopped(tmp_path, script, 8) == [[0, 1, 2, 0, 1, 2, 10, 11], [12]]
 
-    def test_a_stop_on_the_way_to_the_place_loses_nothing(self, tmp_path):
+    def test_stop_before_resumed_position_loses_no_batches(self, tmp_path):
         @in_session()
         def script(attempt, session):
             for _ in session.epochs(1):
@@ -190,7 +190,7 @@ class TestPasses:
 
         assert whole_and_stopped(tmp_path, script, 5, 0) == [[0, 1, 2, 3, 4], [5], [6, 7, 8]]
 
-    def test_a_resumed_run_that_does_not_reach_its_place_has_failed(self, tmp_path):
+    def test_resumed_run_that_misses_saved_position_fails(self, tmp_path):
         @in_session()
         def script(attempt, session):
             for number in session.batches(range(5)):
@@ -225,12 +225,12 @@ class TestReadingAhead:
             return attempt.result(session)
 
     @pytest.mark.parametrize("count", [1, 2, 3])
-    def test_a_prefetcher_around_the_session_is_named_by_the_save_that_meets_it(self, count, tmp_path, caplog):
+    def test_save_warns_of_prefetcher_around_session_batches(self, count, tmp_path, caplog):
         with pytest.raises(Stopped):
             self.train(Attempt(tmp_path, stop_at=9), lambda session: ahead(session.batches(range(14)), count))
         assert slugs(caplog.text) == ["reads-ahead"]
 
-    def test_a_loop_that_first_fills_a_buffer_is_not_a_prefetcher(self, tmp_path, caplog):
+    def test_initial_buffer_filling_does_not_warn_of_prefetcher(self, tmp_path, caplog):
         attempt, buffer = Attempt(tmp_path), []
         with attempt.open() as session:
             for _ in session.epochs(1):
@@ -240,7 +240,7 @@ class TestReadingAhead:
                         attempt.update(number)
         assert not slugs(caplog.text)
 
-    def test_a_prefetcher_within_session_batches_is_exact(self, tmp_path, caplog):
+    def test_prefetcher_within_session_batches_resumes_exactly(self, tmp_path, caplog):
         def script(attempt):
             return self.train(attempt, lambda session: session.batches(ahead(range(8))))
 
@@ -248,13 +248,13 @@ class TestReadingAhead:
         assert "reads-ahead" not in slugs(caplog.text)
 
     @pytest.mark.parametrize("every", [2, 3])
-    def test_accumulation_is_not_a_prefetcher(self, every, tmp_path, caplog):
+    def test_gradient_accumulation_does_not_warn_of_prefetcher(self, every, tmp_path, caplog):
         with pytest.raises(Stopped):
             self.train(Attempt(tmp_path, stop_at=6), lambda session: session.batches(range(8)), every=every)
         assert not slugs(caplog.text)
 
 
-class TestGeneratorsBeforeTheBatches:
+class TestGeneratorsBeforeBatches:
     MAKERS = (
         lambda: (found := torch.Generator().manual_seed(3), lambda: torch.randperm(6, generator=found).tolist()),
         lambda: (found := np.random.default_rng(3), lambda: found.permutation(6).tolist()),
@@ -264,7 +264,7 @@ class TestGeneratorsBeforeTheBatches:
 
     @pytest.mark.parametrize("stops", [(2,), (8, 3), (6,), (14,)], ids=str)
     @pytest.mark.parametrize("make", MAKERS)
-    def test_one_in_extra_gives_the_order_of_a_resumed_epoch_again(self, make, stops, tmp_path):
+    def test_generator_in_extra_repeats_order_of_resumed_epoch(self, make, stops, tmp_path):
         def script(attempt):
             generator, draw = make()
             with attempt.open(extra=generator) as session:
@@ -278,7 +278,7 @@ class TestGeneratorsBeforeTheBatches:
         whole_and_stopped(tmp_path, script, *stops)
 
 
-class TestRestoredAgain:
+class TestSecondRestore:
     """Changes that a script makes before it reaches the saved position are undone there."""
 
     @staticmethod
@@ -299,14 +299,14 @@ class TestRestoredAgain:
             return attempt.result(session)
 
     @pytest.mark.parametrize("stops", [(2,), (3,), (5, 1), (6,), (9, 1)], ids=str)
-    def test_in_an_epoch_between_passes_and_between_epochs(self, stops, tmp_path):
+    def test_early_changes_are_undone_within_and_between_epochs(self, stops, tmp_path):
         whole_and_stopped(tmp_path, self.script, *stops)
 
-    def test_in_a_completed_run(self, tmp_path):
+    def test_early_changes_are_undone_in_completed_run(self, tmp_path):
         expected = self.script(Attempt(tmp_path))
         assert self.script(Attempt(tmp_path))[:2] == expected[:2]
 
-    def test_before_steps(self, tmp_path):
+    def test_early_changes_before_steps_are_undone(self, tmp_path):
         @in_session()
         def script(attempt, session):
             for total in (3, 6):
@@ -321,7 +321,7 @@ class TestRestoredAgain:
 class TestExit:
     @pytest.mark.parametrize("code", [0, None, False])
     @pytest.mark.parametrize("loop", ["epochs", "steps"])
-    def test_an_exit_without_error_ends_the_run_as_break_does(self, loop, code, tmp_path):
+    def test_exit_without_error_completes_run_like_break(self, loop, code, tmp_path):
         def script(attempt):
             with attempt.open() as session:
                 for _ in session.epochs(3) if loop == "epochs" else [0]:
@@ -340,7 +340,7 @@ class TestExit:
         assert read_status(tmp_path).verdict == "done 3 complete"
 
     @pytest.mark.parametrize("code", [1, "an error"])
-    def test_an_exit_with_an_error_code_fails_the_run(self, code, tmp_path):
+    def test_exit_with_error_code_fails_run(self, code, tmp_path):
         @in_session()
         def script(attempt, session):
             for _ in session.steps(5):
@@ -352,7 +352,7 @@ class TestExit:
         assert read_status(tmp_path).state == "failed"
 
 
-def test_epochs_left_early_are_over_for_the_loops_that_follow(tmp_path):
+def test_epochs_left_by_break_are_not_repeated_by_later_loops(tmp_path):
     @in_session()
     def script(attempt, session):
         for epoch in session.epochs(5):
@@ -386,11 +386,11 @@ class TestScaler:
             return session.step
 
     @pytest.mark.parametrize("overflows", [[], [0, 2]])
-    def test_the_steps_of_all_optimizers_are_one_also_if_it_skips_them(self, overflows, tmp_path, caplog):
+    def test_scaler_steps_of_all_optimizers_count_as_one_step(self, overflows, tmp_path, caplog):
         assert self.script(Attempt(tmp_path), overflows=overflows) == 3
         assert "epoch-without-batches" not in slugs(caplog.text)
 
-    def test_its_method_is_restored_at_the_end(self, tmp_path):
+    def test_step_method_of_scaler_is_restored_on_exit(self, tmp_path):
         scaler = torch.amp.GradScaler("cpu")
         with Attempt(tmp_path).open(scaler=scaler):
             assert "step" in vars(scaler)

@@ -25,7 +25,7 @@ def files(folder):
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.png")}
 
 
-def test_it_is_a_folder_of_each_class_and_the_trainer_reads_it(tmp_path, capsys):
+def test_make_data_writes_folder_per_class_that_trainer_reads(tmp_path, capsys):
     folder = tmp_path / "data" / "aerial"
     assert make("aerial", folder, "--per-class", 5) == 0
     assert_names(capsys.readouterr().out, "105 ", " 21 ", f"--data-dir {folder}")
@@ -43,7 +43,7 @@ def test_it_is_a_folder_of_each_class_and_the_trainer_reads_it(tmp_path, capsys)
     assert forest[1] > max(forest[0], forest[2]), "a forest is green"
 
 
-def test_the_same_seed_makes_the_same_pictures(tmp_path):
+def test_same_seed_makes_same_images(tmp_path):
     for name, seed in (("a", 3), ("b", 3), ("c", 4)):
         make("aerial", tmp_path / name, "--per-class", 2, "--image-size", 16, "--seed", seed)
     found, again, others = (files(tmp_path / name) for name in "abc")
@@ -52,7 +52,7 @@ def test_the_same_seed_makes_the_same_pictures(tmp_path):
 
 
 @pytest.mark.parametrize("made", ["folder", "file", "link"])
-def test_existing_targets_are_left_alone(tmp_path, made):
+def test_existing_target_is_refused_and_left_unchanged(tmp_path, made):
     target = tmp_path / "aerial"
     {"folder": target.mkdir, "file": target.touch, "link": lambda: target.symlink_to("nowhere")}[made]()
     with refused("file-exists", target):
@@ -60,7 +60,7 @@ def test_existing_targets_are_left_alone(tmp_path, made):
     assert [*tmp_path.iterdir()] == [target]
 
 
-def test_where_it_cannot_write_it_leaves_nothing(tmp_path):
+def test_failed_write_leaves_no_files(tmp_path):
     (tmp_path / "file").touch()
     with refused("cannot-write", f"{tmp_path}/file ", "File exists"):
         make("aerial", tmp_path / "file" / "aerial")
@@ -82,7 +82,7 @@ def test_where_it_cannot_write_it_leaves_nothing(tmp_path):
         (["aerial", "x", "--lr", "1"], "unknown-flag", ["--lr"]),
     ],
 )
-def test_wrong_arguments_are_refused(tmp_path, monkeypatch, words, slug, values):
+def test_invalid_arguments_are_refused(tmp_path, monkeypatch, words, slug, values):
     monkeypatch.chdir(tmp_path)
     with refused(slug, *values, code=EXIT_USAGE):
         make(*words)

@@ -79,13 +79,13 @@ MEAN_STD = (torch.full((3,), 0.5, dtype=torch.float64), torch.full((3,), 0.25, d
         pytest.param("mobilenet_v3_small", {"train": {"amp": "bf16"}}, marks=pytest.mark.slow),
     ],
 )
-def test_the_computed_activations_are_those_of_a_real_step(arch, change):
+def test_estimated_activations_match_measured_step(arch, change):
     settings = settings_of(arch, **change)
     (stage,) = computed(settings)
     assert stage.activations == pytest.approx(taken(settings), rel=0.02)
 
 
-def test_weights_gradients_optimiser_and_average():
+def test_estimate_of_weights_gradients_optimizer_and_ema():
     (stage,) = computed(settings_of(ema_decay=0.9))
     model = initial_model(settings_of(), shape=SHAPE, classes=CLASSES)
     weights = sum(parameter.nbytes for parameter in model.parameters())
@@ -98,12 +98,12 @@ def test_weights_gradients_optimiser_and_average():
 @pytest.mark.parametrize(
     ("name", "momentum", "copies"), [("sgd", 0.0, 0), ("sgd", 0.9, 1), ("adadelta", 0.9, 2), ("adamw", 0.9, 2)]
 )
-def test_what_an_optimiser_keeps(name, momentum, copies):
+def test_estimate_of_optimizer_state_per_optimizer(name, momentum, copies):
     (stage,) = computed(settings_of("mlp", optim=OptimConfig(optimizer=name, momentum=momentum)))
     assert stage.optimizer == copies * stage.gradients
 
 
-def test_frozen_weights_have_neither_gradients_nor_optimiser():
+def test_frozen_weights_have_no_gradients_or_optimizer_state():
     model = initial_model(settings_of(), shape=SHAPE, classes=CLASSES)
     for parameter in model.layer1.parameters():
         parameter.requires_grad_(False)
@@ -112,7 +112,7 @@ def test_frozen_weights_have_neither_gradients_nor_optimiser():
     assert (stage.gradients, stage.optimizer) == (trained, 2 * trained)
 
 
-def test_stages_add_up_and_gpipe_keeps_more():
+def test_stages_sum_to_whole_model_and_gpipe_needs_more_activations():
     (whole,) = computed(settings_of(micro_steps=4))
     cuts = ["layer2", "layer3"]
     of_1f1b = computed(settings_of(micro_steps=4), cuts)
@@ -124,7 +124,7 @@ def test_stages_add_up_and_gpipe_keeps_more():
 
 
 @pytest.mark.parametrize("cuts", [[], ["layer2"], ["layer2", "layer3"]])
-def test_more_micro_batches_of_one_size_need_no_more_but_in_gpipe(cuts, monkeypatch):
+def test_number_of_micro_batches_raises_estimate_only_in_gpipe(cuts, monkeypatch):
     few = computed(settings_of(micro_steps=2 * (len(cuts) + 1)), cuts)
     monkeypatch.setattr(memory, "PERIODS", 100)
     assert computed(settings_of(micro_steps=9), cuts) == few
@@ -133,12 +133,12 @@ def test_more_micro_batches_of_one_size_need_no_more_but_in_gpipe(cuts, monkeypa
         assert all(stage.activations > less.activations for stage, less in zip(many, few, strict=True))
 
 
-def test_recomputation_needs_less():
+def test_recompute_lowers_activation_estimate():
     (whole,), (less,) = (computed(settings_of("efficientnet_b0", recompute=on)) for on in (False, True))
     assert less.activations < 0.6 * whole.activations
 
 
-def test_larger_images_and_batches_need_more_and_no_memory_is_taken():
+def test_estimate_of_4_tb_batch_allocates_no_memory():
     """A batch of 4 TB: the estimate must not allocate it."""
     settings = settings_of(train={"batch_size": 2**20, "grad_accum_steps": 1, "val_batch_size": 2**20})
     model = initial_model(settings, shape=(3, 224, 224), classes=CLASSES)
@@ -156,7 +156,7 @@ def parts_of(**model):
     return build_parts(settled(settings, PLAIN), Alone(CPU), SingleStrategy(settings))
 
 
-def test_a_rank_that_fits_is_told_so(caplog):
+def test_memory_estimate_is_logged_if_model_fits(caplog):
     with caplog.at_level("INFO"):
         parts_of(split="layer3")
     text = "\n".join(caplog.messages)
@@ -164,7 +164,7 @@ def test_a_rank_that_fits_is_told_so(caplog):
     assert re.search(r"(?m)^cpu: [^\d]*([\d,.]+ MB)[^\d]*([\d,.]+ MB)$", text)
 
 
-def test_a_rank_that_does_not_fit_is_refused_and_told_what_to_do(monkeypatch):
+def test_model_that_does_not_fit_is_refused_with_remedies(monkeypatch):
     monkeypatch.setattr(memory, "_capacity", lambda _device, _comm: 10**8)
     with refused("out-of-memory", "cpu ", "100.0 MB", "--grad-accum-steps", "--batch-size"):
         parts_of()
@@ -183,6 +183,6 @@ def deciding(shape, classes):  # noqa: ARG001 -- a factory has both
     return Deciding(classes)
 
 
-def test_a_model_that_looks_at_its_data_is_refused():
+def test_estimate_of_data_dependent_model_is_refused():
     with refused("memory-unknown", "--memory", "Deciding", "DataDependent"):
         parts_of(arch=f"{__name__}:deciding")

@@ -27,19 +27,19 @@ def write(path, text):
     path.write_text(text)
 
 
-def test_without_a_control_group_the_machine_is_named(root):
+def test_machine_memory_is_reported_without_cgroup(root):
     (said,) = describe_memory(root)
     assert "machine" in said
     assert numbers(said) == [3072]
 
 
-def test_shared_memory():
+def test_size_of_dev_shm_is_reported():
     (said,) = describe_shared_memory()
     assert re.search(r" /dev/shm\b.* [\d.]+ .*[\d.]+ MiB\b", said)
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
-def test_the_nearest_group_with_a_limit_is_named(root, depth):
+def test_nearest_cgroup_with_limit_is_reported(root, depth):
     write(root / "proc/self/cgroup", "0::/job/step/task\n")
     groups = [root / "sys/fs/cgroup" / name for name in ("job/step/task", "job/step", "job")]
     for number, group in enumerate(groups):
@@ -52,7 +52,7 @@ def test_the_nearest_group_with_a_limit_is_named(root, depth):
     assert numbers(said) == [1024, 1023, 2]  # the limit, the peak, killed processes
 
 
-def test_version_1_of_control_groups(root):
+def test_cgroup_v1_limit_is_reported(root):
     write(root / "proc/self/cgroup", "5:cpu,cpuacct:/\n4:memory:/slurm/job_7\n0::/\n")
     group = root / "sys/fs/cgroup/memory/slurm/job_7"
     write(group / "memory.limit_in_bytes", f"{2 * GIB}\n")
@@ -65,5 +65,5 @@ def test_version_1_of_control_groups(root):
     assert len(describe_memory(root)) == 1, "not a limit"
 
 
-def test_what_cannot_be_read_is_left_out(tmp_path):
+def test_unreadable_memory_files_are_omitted(tmp_path):
     assert describe_memory(tmp_path) == []

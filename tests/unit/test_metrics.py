@@ -65,7 +65,7 @@ def write(path, *written, step=0):
 
 
 class TestJsonLines:
-    def test_each_record_is_a_line_that_is_there_at_once(self, tmp_path):
+    def test_each_record_is_written_as_line_immediately(self, tmp_path):
         path = tmp_path / "metrics.jsonl"
         writer = JsonLines(path, step=0)
         writer.write(train_record(1))
@@ -74,20 +74,20 @@ class TestJsonLines:
         writer.close()
         assert read_records(path) == [train_record(1), check_record(1)]
 
-    def test_on_resume_it_is_cut_back_to_the_step_resumed_from(self, tmp_path):
+    def test_resume_drops_records_after_checkpoint_step(self, tmp_path):
         path = tmp_path / "metrics.jsonl"
         write(path, *map(train_record, (1, 2, 3, 4)))
         write(path, train_record(3), step=2)
         assert [record["step"] for record in read_records(path)] == [1, 2, 3]
 
-    def test_a_last_line_that_was_cut_off_is_dropped(self, tmp_path):
+    def test_truncated_last_line_is_dropped(self, tmp_path):
         path = tmp_path / "metrics.jsonl"
         path.write_text(json.dumps(train_record(1)) + "\n" + json.dumps(train_record(2))[:-7])
         assert read_records(path) == [train_record(1)]
         write(path, train_record(2), step=2)
         assert read_records(path) == [train_record(1), train_record(2)]
 
-    def test_a_file_with_damaged_lines_is_kept_beside_the_new_one(self, tmp_path, caplog):
+    def test_damaged_lines_are_dropped_and_original_file_is_kept(self, tmp_path, caplog):
         path = tmp_path / "metrics.jsonl"
         good = [json.dumps({"kind": "train", "step": step, "loss": 1.0}) for step in (1, 2)]
         said = json.dumps({"kind": "note", "step": 1, "text": "lower rate"})
@@ -102,7 +102,7 @@ class TestJsonLines:
             assert_warning(caplog.messages[-1], "damaged-metrics", 1, path, f"{path.name}.damaged.{number}")
         assert [record["step"] for record in read_records(path)] == [1, 2], "lines with numbers"
 
-    def test_lines_refused_by_a_full_disk_are_written_later(self, tmp_path, caplog):
+    def test_lines_rejected_by_full_disk_are_written_later(self, tmp_path, caplog):
         path = tmp_path / "metrics.jsonl"
         writer = JsonLines(path, step=0)
         with file_size_limit(200):
@@ -117,7 +117,7 @@ class TestJsonLines:
         assert_warning(caplog.messages[1], "cannot-append", path)
         assert not re.search(r"\d+ lines", caplog.messages[1])
 
-    def test_beyond_what_is_kept_for_a_full_disk_lines_are_counted(self, tmp_path, caplog, monkeypatch):
+    def test_lines_beyond_full_disk_buffer_are_dropped_and_counted(self, tmp_path, caplog, monkeypatch):
         monkeypatch.setattr("slipway.base.files.MAX_UNWRITTEN_BYTES", 300)
         lines = LineFile(tmp_path / "lines")
         with file_size_limit(100):
@@ -129,7 +129,7 @@ class TestJsonLines:
         assert written == [f"{number:09d}" for number in range(40)]  # 10 on disk and 30 in memory
         assert_warning(caplog.messages[-1], "cannot-append", tmp_path / "lines", 61)
 
-    def test_a_disk_that_stays_full_is_an_error_at_the_end(self, tmp_path):
+    def test_close_raises_if_disk_stays_full(self, tmp_path):
         writer = JsonLines(tmp_path / "metrics.jsonl", step=0)
         with file_size_limit(200):
             for step in (1, 2):
@@ -139,18 +139,18 @@ class TestJsonLines:
         assert error.value.errno == errno.EFBIG
         assert not is_retryable(error.value)
 
-    def test_a_fifo_is_not_waited_for(self, tmp_path):
+    def test_fifo_as_metrics_file_raises_without_blocking(self, tmp_path):
         os.mkfifo(tmp_path / "metrics.jsonl")
         with pytest.raises(OSError, match=r"metrics\.jsonl") as error:
             JsonLines(tmp_path / "metrics.jsonl", step=0)
         assert error.value.errno == errno.EINVAL
 
-    def test_without_a_file_there_is_no_record(self, tmp_path):
+    def test_missing_metrics_file_has_no_records(self, tmp_path):
         assert read_records(tmp_path / "gone") == []
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_tensorboard_on_a_full_disk_ends_with_a_warning(tmp_path, caplog):
+def test_tensorboard_on_full_disk_stops_with_warning(tmp_path, caplog):
     writer = TensorBoardEvents(TrackedRun(tmp_path, 0, {}))
     with file_size_limit(300):
         deadline = time.monotonic() + 300
@@ -163,7 +163,7 @@ def test_tensorboard_on_a_full_disk_ends_with_a_warning(tmp_path, caplog):
     assert_warning(caplog.text, "tracker-ended", "TensorBoard", os.strerror(errno.EFBIG), "metrics.jsonl")
 
 
-def test_tensorboard_shows_the_same_numbers_and_hides_what_was_undone(tmp_path):
+def test_resumed_tensorboard_hides_values_after_checkpoint_step(tmp_path):
     first = TensorBoardEvents(TrackedRun(tmp_path, 0, {}))
     for step in (1, 2, 3):
         first.write(train_record(step))
@@ -184,7 +184,7 @@ class TestTables:
         with path.open(newline="") as file:
             return list(csv.reader(file))
 
-    def test_the_confusion_matrix_has_totals_on_both_margins(self, tmp_path):
+    def test_confusion_csv_has_row_and_column_totals(self, tmp_path):
         write_confusion(EVALUATION, CLASSES, tmp_path / "confusion.csv")
         assert self.rows(tmp_path / "confusion.csv") == [
             ["true \\ predicted", "ant", "bee", "cat", "total"],
@@ -194,7 +194,7 @@ class TestTables:
             ["total", "7", "9", "0", "16"],
         ]
 
-    def test_each_class_has_its_recall_and_precision(self, tmp_path):
+    def test_classes_csv_has_recall_and_precision_per_class(self, tmp_path):
         write_classes(EVALUATION, CLASSES, tmp_path / "classes.csv")
         header, *rows = self.rows(tmp_path / "classes.csv")
         assert header == ["class", "samples", "recall", "precision"]
@@ -203,7 +203,7 @@ class TestTables:
         assert [float(value) for value in rows[1][2:]] == pytest.approx([0.8, 8 / 9])
         assert rows[2][2:] == ["nan", "nan"], "a class without samples has no values"
 
-    def test_names_with_commas_and_quotes_stay_one_cell(self, tmp_path):
+    def test_class_names_with_commas_and_quotes_are_escaped_in_csv(self, tmp_path):
         names = ("a,b", 'c"d', "e\nf")
         write_confusion(EVALUATION, names, tmp_path / "confusion.csv")
         assert [row[0] for row in self.rows(tmp_path / "confusion.csv")[1:4]] == list(names)
@@ -227,18 +227,18 @@ class TestFigures:
         ],
         ids=["whole run", "one step", "test only", "nothing"],
     )
-    def test_the_curves_are_drawn_from_whatever_there_is(self, tmp_path, records):
+    def test_curves_are_drawn_from_any_records(self, tmp_path, records):
         draw_curves(records, tmp_path / "curves.png", title="mlp on digits")
         assert self.size(tmp_path / "curves.png") == (1440, 840)
 
-    def test_more_records_leave_more_ink(self, tmp_path):
+    def test_more_records_give_larger_curve_figure(self, tmp_path):
         for name, steps in (("few.png", 2), ("many.png", 40)):
             records = [record for step in range(1, steps) for record in (train_record(step), check_record(step))]
             draw_curves(records, tmp_path / name, title="")
         assert (tmp_path / "many.png").stat().st_size > (tmp_path / "few.png").stat().st_size
 
     @pytest.mark.parametrize("count", [1, 3, 31, 120])
-    def test_the_confusion_matrix_grows_with_the_classes_up_to_a_page(self, tmp_path, count):
+    def test_confusion_figure_grows_with_classes_up_to_limit(self, tmp_path, count):
         evaluation = Evaluation(
             confusion=torch.eye(count, dtype=torch.int64) * 9,
             loss_sum=0.0,

@@ -74,7 +74,7 @@ def train(attempt, after_each=lambda: None, *, epochs=1, before_each=lambda _: N
 class TestModules:
     @pytest.mark.parametrize("kind", OTHERS)
     @pytest.mark.parametrize("given", [None, "model", "extra"])
-    def test_one_that_changes_and_was_not_given_is_named(self, kind, given, tmp_path, caplog):
+    def test_changing_module_not_passed_to_session_is_reported(self, kind, given, tmp_path, caplog):
         make, update = OTHERS[kind]
         attempt = Attempt(tmp_path)
         other = make(attempt.model)
@@ -82,7 +82,7 @@ class TestModules:
         train(attempt, lambda: update(other, attempt.model), **options[given])
         assert slugs(caplog.text).count("module-not-given") == (given is None)
 
-    def test_modules_that_do_not_change_and_parts_of_models_are_not_named(self, tmp_path, caplog):
+    def test_unchanged_modules_and_model_parts_are_not_reported(self, tmp_path, caplog):
         attempt = Attempt(tmp_path)
         teacher, anchors = copy.deepcopy(attempt.model), []
         parts = [attempt.model[0], nn.Sequential(attempt.model[0])]
@@ -95,9 +95,7 @@ class TestModules:
         assert not slugs(caplog.text)
         assert parts
 
-    def test_the_last_results_of_a_loss_modes_and_attributes_of_installed_packages_are_no_change(
-        self, tmp_path, caplog
-    ):
+    def test_loss_results_modes_and_library_attributes_are_not_reported(self, tmp_path, caplog):
         class Cached(Warm):
             __module__ = "pytest"
 
@@ -112,7 +110,7 @@ class TestModules:
         train(attempt, use)
         assert not slugs(caplog.text)
 
-    def test_tensors_of_any_kind_are_looked_at(self, tmp_path, caplog):
+    def test_modules_with_unusual_tensor_types_are_inspected(self, tmp_path, caplog):
         class Lazy:
             def __getattr__(self, name):
                 raise RuntimeError(name)
@@ -158,7 +156,7 @@ SCHEDULERS = [
 class TestSchedulers:
     @pytest.mark.parametrize("make", SCHEDULERS)
     @pytest.mark.parametrize("given", [None, "scheduler", "extra"])
-    def test_one_that_was_not_given_is_named_once(self, make, given, tmp_path, caplog):
+    def test_scheduler_not_passed_to_session_is_reported_once(self, make, given, tmp_path, caplog):
         attempt = Attempt(tmp_path)
         scheduler = make(attempt.both)
         of_another = make(attempt.first)
@@ -166,14 +164,14 @@ class TestSchedulers:
         assert slugs(caplog.text) == ([] if given else ["scheduler-not-given"])
         assert of_another
 
-    def test_one_beside_another_is_named(self, tmp_path, caplog):
+    def test_second_scheduler_not_passed_to_session_is_reported(self, tmp_path, caplog):
         attempt = Attempt(tmp_path)
         plateau = lr_scheduler.ReduceLROnPlateau(attempt.both)
         train(attempt, scheduler=lr_scheduler.StepLR(attempt.both, 1))
         assert slugs(caplog.text) == ["scheduler-not-given"]
         assert plateau
 
-    def test_one_that_an_epoch_puts_in_the_place_of_the_given_one_is_named(self, tmp_path, caplog):
+    def test_scheduler_replaced_in_epoch_is_reported(self, tmp_path, caplog):
         attempt = Attempt(tmp_path)
         schedulers = [lr_scheduler.StepLR(attempt.both, 1)]
 
@@ -188,7 +186,7 @@ class TestSchedulers:
         train(attempt, step, before_each=replace, epochs=3, scheduler=schedulers[0])
         assert slugs(caplog.text) == ["scheduler-not-given"]
 
-    def test_what_trains_the_model_is_no_scheduler(self, tmp_path, caplog):
+    def test_object_holding_optimizer_and_model_is_not_scheduler(self, tmp_path, caplog):
         attempt = Attempt(tmp_path)
         trainer = Halving(attempt.both)
         trainer.model = attempt.model
@@ -217,9 +215,7 @@ class TestEarlyUse:
             (2, {"only_at_first": True}, 0),
         ],
     )
-    def test_a_model_that_a_resumed_epoch_calls_before_its_batches_is_named(
-        self, stop_at, options, count, tmp_path, caplog
-    ):
+    def test_model_call_before_batches_of_resumed_epoch_is_reported(self, stop_at, options, count, tmp_path, caplog):
         with pytest.raises(Stopped):
             self.script(Attempt(tmp_path, stop_at), **options)
         assert not slugs(caplog.text)
@@ -227,7 +223,7 @@ class TestEarlyUse:
         assert slugs(caplog.text).count("model-before-batches") == count
         assert not any(module._forward_pre_hooks for module in attempt.model.modules())
 
-    def test_a_scripted_model_is_resumed(self, tmp_path):
+    def test_torchscript_model_resumes_exactly(self, tmp_path):
         def script(attempt):
             attempt.model = torch.jit.script(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)))
             attempt.both = torch.optim.SGD(attempt.model.parameters(), lr=0.1)
@@ -263,7 +259,7 @@ class TestFolds:
         return found
 
     @pytest.mark.parametrize("stop_in", [1, 2])
-    def test_they_are_the_same_if_the_folds_before_are_done_already(self, stop_in, tmp_path):
+    def test_folds_are_unchanged_if_earlier_folds_are_complete(self, stop_in, tmp_path):
         whole = self.folds(tmp_path / "whole")
         with pytest.raises(Stopped):
             self.folds(tmp_path / "run", stop_in=stop_in)
@@ -271,7 +267,7 @@ class TestFolds:
         assert self.folds(tmp_path / "whole") == whole
 
 
-def test_a_session_of_a_process_without_a_script_needs_a_folder(tmp_path, monkeypatch):
+def test_session_without_main_script_requires_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delattr("__main__.__file__", raising=False)
     with refused("session-arguments", "folder"):

@@ -110,7 +110,7 @@ def bytes_of(model):
 
 
 @pytest.mark.parametrize("case", CHANGING)
-def test_shapes_are_left_to_the_modules(case, tmp_path, caplog):
+def test_state_with_changed_shapes_is_loaded_by_modules(case, tmp_path, caplog):
     torch.manual_seed(0)
     first, second = CHANGING[case](), CHANGING[case]()
     part = component("model", first)
@@ -137,9 +137,7 @@ CHANGED = {
 
 
 @pytest.mark.parametrize("name", CHANGED)
-def test_what_the_next_attempt_cannot_load_is_named_at_the_first_save_and_refused_at_the_opening(
-    name, tmp_path, caplog
-):
+def test_unloadable_model_change_warns_at_save_and_fails_at_open(name, tmp_path, caplog):
     def build():
         return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
 
@@ -154,7 +152,7 @@ def test_what_the_next_attempt_cannot_load_is_named_at_the_first_save_and_refuse
         restore(build(), found)
 
 
-def test_a_model_that_the_script_changes_before_the_session_is_none_that_has_changed(tmp_path, caplog):
+def test_model_changed_before_session_is_not_reported(tmp_path, caplog):
     first, second = (nn.Sequential(nn.Linear(4, 3)) for _ in range(2))
     part = component("model", first)
     first.append(nn.Linear(1, 1))
@@ -167,7 +165,7 @@ def test_a_model_that_the_script_changes_before_the_session_is_none_that_has_cha
     assert slugs(caplog.text) == []
 
 
-def test_another_precision_is_refused_where_training_continues():
+def test_different_dtype_is_refused_when_training_continues():
     part = component("model", nn.Linear(2, 1))
     state = nn.Linear(2, 1).double().state_dict()
     part.load_state_dict(state)  # the script may convert its model after this
@@ -175,7 +173,7 @@ def test_another_precision_is_refused_where_training_continues():
         part.load_state_dict(state)
 
 
-def test_what_the_code_of_a_component_raises_names_it(tmp_path):
+def test_error_in_load_state_dict_names_component(tmp_path):
     class Picky(dict):
         def state_dict(self):
             return {"a": 1}
@@ -230,7 +228,7 @@ WRAPPED = {
 @pytest.mark.parametrize("later", WRAPPED)
 @pytest.mark.parametrize("before", WRAPPED)
 @GROUP
-def test_wrappers_around_parts_leave_no_trace(before, later, tmp_path):
+def test_wrapped_and_plain_models_load_each_others_checkpoints(before, later, tmp_path):
     first, second = WRAPPED[before](blocks()), WRAPPED[later](blocks())
     expected = blocks()
     with torch.no_grad():
@@ -243,7 +241,7 @@ def test_wrappers_around_parts_leave_no_trace(before, later, tmp_path):
     assert all(bool((parameter == 3).all()) for parameter in second.parameters())
 
 
-def test_a_checkpoint_that_has_the_names_of_wrappers_loads():
+def test_checkpoint_with_wrapper_prefixes_loads():
     """Written by a version that saved them."""
     first, second = compiled(blocks()), compiled(blocks())
     with torch.no_grad():
@@ -252,7 +250,7 @@ def test_a_checkpoint_that_has_the_names_of_wrappers_loads():
     assert torch.equal(second["head"].weight, first["head"].weight)
 
 
-def test_only_wrappers_are_stripped_of_their_names():
+def test_prefixes_are_stripped_only_for_wrappers():
     model = nn.ModuleDict({"module": nn.ModuleDict({"_orig_mod": nn.Linear(1, 1)})})
     model["module"]["layer"] = torch.compile(nn.Linear(1, 1), backend="eager")
     names = component("model", model).state_dict().keys()
@@ -262,7 +260,7 @@ def test_only_wrappers_are_stripped_of_their_names():
 
 
 @GROUP
-def test_weights_of_wrapped_parts_fit_a_plain_model_and_the_reverse():
+def test_wrapped_weights_fit_plain_model_and_reverse():
     plain, wrapped = blocks().state_dict(), replicated(compiled(blocks())).state_dict()
     assert fitted(wrapped, plain).keys() == plain.keys()
     assert fitted(plain, wrapped).keys() == wrapped.keys()
@@ -271,7 +269,7 @@ def test_weights_of_wrapped_parts_fit_a_plain_model_and_the_reverse():
 
 
 @GROUP
-def test_replicas_are_found_in_parts_of_a_model():
+def test_ddp_replicas_are_found_in_model_parts():
     assert len(replicas_in(replicated(blocks()))) == 1
     assert replicas_in(blocks()) == replicas_in(object()) == []
 
@@ -299,13 +297,13 @@ def part_of(shard):
 @pytest.mark.parametrize(("shard", "values"), [(fully_sharded, []), (sharded_in_place, ["weight"])])
 @pytest.mark.parametrize("around", [lambda s: s, lambda s: lambda m: torch.compile(s(m), backend="eager"), part_of])
 @GROUP
-def test_sharded_models_and_parts_are_refused(shard, values, around):
+def test_fsdp_models_and_parts_are_refused(shard, values, around):
     with refused("sharded-model", "model", *values):
         component("model", around(shard)(blocks()))
 
 
 @GROUP
-def test_an_optimizer_of_which_each_rank_has_a_part_is_refused():
+def test_sharded_optimizer_is_refused():
     from torch.distributed.optim import ZeroRedundancyOptimizer  # noqa: PLC0415
 
     optimizer = ZeroRedundancyOptimizer(blocks().parameters(), torch.optim.SGD, lr=0.1)
@@ -313,7 +311,7 @@ def test_an_optimizer_of_which_each_rank_has_a_part_is_refused():
         component("optimizer", optimizer)
 
 
-def test_a_copy_loads_nothing_into_the_module_itself():
+def test_saving_does_not_change_module_state():
     model = nn.Sequential(Range())
     part = component("model", model)
     model(torch.rand(2, 4))

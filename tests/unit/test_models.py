@@ -48,10 +48,10 @@ class TestSmallModels:
     @pytest.mark.parametrize(
         ("shape", "classes"), [((1, 8, 8), 10), ((3, 6, 6), 2), ((1, 28, 28), 47), ((4, 9, 17), 3)]
     )
-    def test_they_take_any_shape_and_number_of_classes(self, arch, shape, classes):
+    def test_small_models_accept_any_image_shape_and_class_count(self, arch, shape, classes):
         require_trainable(built(arch, shape, classes), shape, classes)
 
-    def test_mnist_cnn_is_the_network_of_the_example(self):
+    def test_mnist_cnn_matches_pytorch_example(self):
         model = built("mnist-cnn", (1, 28, 28))
         layers = "conv1 conv2 dropout1 dropout2 fc1 fc2"
         assert [name for name, _ in model.named_children()] == layers.split()
@@ -59,13 +59,13 @@ class TestSmallModels:
         assert model.fc1.in_features == 9216
         assert (model.dropout1.p, model.dropout2.p) == (0.25, 0.5)
 
-    def test_mlp_narrows_from_512_to_the_classes(self):
+    def test_mlp_layer_sizes_are_512_128_64_32(self):
         linear = [layer for layer in built("mlp", (3, 10, 10), 7) if isinstance(layer, nn.Linear)]
         assert [layer.in_features for layer in linear] == [300, 512, 128, 64, 32]
         assert linear[-1].out_features == 7
 
     @pytest.mark.parametrize("shape", [(1, 5, 8), (1, 8, 5)])
-    def test_images_too_small_for_the_convolutions_are_refused(self, shape):
+    def test_images_too_small_for_mnist_cnn_are_refused(self, shape):
         with refused("image-size", "mnist-cnn", " 6 ", "mlp"):
             built("mnist-cnn", shape)
 
@@ -81,23 +81,23 @@ class TestTorchvisionModels:
         ],
     )
     @pytest.mark.parametrize(("shape", "classes"), [((1, 8, 8), 10), ((3, 32, 32), 7)])
-    def test_they_learn_from_small_images(self, arch, shape, classes):
+    def test_torchvision_models_train_on_small_images(self, arch, shape, classes):
         require_trainable(built(arch, shape, classes), shape, classes)
 
     @pytest.mark.parametrize(
         ("arch", "shape", "classes"), [("vit_b_16", (1, 16, 16), 10), ("vit_b_32", (3, 32, 32), 3)]
     )
-    def test_a_transformer_takes_images_that_its_patches_divide(self, arch, shape, classes):
+    def test_vit_accepts_images_divisible_by_patch_size(self, arch, shape, classes):
         require_trainable(built(arch, shape, classes), shape, classes)
 
-    def test_small_images_are_not_shrunk_by_the_stem(self):
+    def test_resnet_stem_keeps_resolution_of_small_images(self):
         small, large = (dict(built("resnet18", (1, edge, edge)).named_modules()) for edge in (32, 64))
         assert (small["conv1"].stride, small["conv1"].kernel_size, small["conv1"].in_channels) == ((1, 1), (3, 3), 1)
         assert isinstance(small["maxpool"], nn.Identity)
         assert (large["conv1"].stride, large["conv1"].kernel_size, large["conv1"].in_channels) == ((2, 2), (7, 7), 1)
         assert isinstance(large["maxpool"], nn.MaxPool2d)
 
-    def test_large_colour_images_leave_the_model_as_torchvision_has_it(self):
+    def test_model_for_large_rgb_images_equals_torchvision(self):
         ours = built("resnet18", (3, 64, 64), 1000)
         theirs = torchvision_builders()["resnet18"]((3, 224, 224), 1000)
         assert str(ours) == str(theirs)
@@ -113,7 +113,7 @@ class TestTorchvisionModels:
             ("maxvit_t", (3, 32, 32), "invalid for input"),
         ],
     )
-    def test_images_that_a_model_cannot_take_are_refused_before_training(self, arch, shape, reason):
+    def test_unsupported_image_size_is_refused_before_training(self, arch, shape, reason):
         with refused("image-size", f"{arch} ", f" {shape[1]} ", f" {shape[2]}") as error:
             built(arch, shape)
         assert reason in str(error.value)
@@ -122,11 +122,11 @@ class TestTorchvisionModels:
     @pytest.mark.parametrize(
         ("arch", "nearest"), [("resnet81", "resnet18"), ("mnist_cnn", "mnist-cnn"), ("vit_b16", "vit_b_16")]
     )
-    def test_an_unknown_name_is_refused_with_the_nearest(self, arch, nearest):
+    def test_unknown_arch_is_refused_and_nearest_suggested(self, arch, nearest):
         with refused("unknown-name", f"'{arch}'", f"'{nearest}'", "mlp", "resnet50"):
             built(arch, (1, 8, 8))
 
-    def test_only_classifiers_are_offered(self):
+    def test_only_torchvision_classifiers_are_available(self):
         names = torchvision_builders()
         assert len(names) >= 80
         assert not {"fcn_resnet50", "fasterrcnn_resnet50_fpn", "raft_small"} & set(names)
@@ -151,58 +151,58 @@ class TestWeights:
 
     @pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "module._orig_mod."])
     @pytest.mark.parametrize(("classes", "new"), [(10, []), (3, ["9.weight", "9.bias"])])
-    def test_a_model_starts_from_a_file_whatever_its_prefix_and_number_of_classes(self, saved, prefix, classes, new):
+    def test_weights_load_with_any_wrapper_prefix_and_class_count(self, saved, prefix, classes, new):
         state = built("mlp", self.SHAPE, 10).state_dict()
         path = saved({f"{prefix}{name}": value for name, value in state.items()})
         assert differing(built("mlp", self.SHAPE, classes, weights=path), state) == new
 
-    def test_a_checkpoint_of_a_training_script_is_accepted(self, tmp_path):
+    def test_weights_load_from_nested_model_state_dict(self, tmp_path):
         state = built("mlp", self.SHAPE).state_dict()
         nested = {f"module.{name}": value for name, value in state.items()}
         torch.save({"epoch": 3, "model_state_dict": nested}, tmp_path / "weights.pt")
         assert differing(built("mlp", self.SHAPE, weights=tmp_path / "weights.pt"), state) == []
 
     @pytest.mark.parametrize("arch", ["resnet18", "mobilenet_v3_small"])
-    def test_only_the_last_layer_of_a_torchvision_model_is_new_for_other_classes(self, saved, arch):
+    def test_only_last_layer_is_reinitialized_for_other_class_count(self, saved, arch):
         state = built(arch, self.SHAPE, 10).state_dict()
         model = built(arch, self.SHAPE, 3, weights=saved(state))
         assert [name.rpartition(".")[2] for name in differing(model, state)] == ["weight", "bias"]
 
-    def test_a_file_from_torchvision_fits_images_of_64_pixels(self, tmp_path):
+    def test_torchvision_weights_load_for_64_pixel_images(self, tmp_path):
         state = get_model("resnet101").state_dict()
         torch.save(state, tmp_path / "resnet101.pt")
         model = built("resnet101", (3, 64, 64), 21, weights=tmp_path / "resnet101.pt")
         assert differing(model, state) == ["fc.weight", "fc.bias"]
 
-    def test_tensors_that_do_not_fit_are_named(self, saved):
+    def test_mismatched_tensors_are_listed(self, saved):
         state = built("mlp", self.SHAPE).state_dict()
         state |= {"3.weight": torch.zeros(2, 2), "stranger": torch.zeros(1)}
         del state["5.bias"]
         refuse(saved(state), " 3 ", "3.weight, 5.bias, stranger")
 
-    def test_the_weights_of_another_model_are_refused(self, saved):
+    def test_weights_of_other_model_are_refused(self, saved):
         refuse(saved(built("mnist-cnn", self.SHAPE).state_dict()), " 18 ", "1.weight")
 
-    def test_a_pickled_object_is_refused_and_never_built(self, tmp_path):
+    def test_pickled_object_in_weights_is_refused_and_not_executed(self, tmp_path):
         path, trace = tmp_path / "weights.pt", tmp_path / "executed"
         torch.save({"weight": Trap(trace)}, path)
         refuse(path, "Weights only load failed")
         assert not trace.exists()
 
     @pytest.mark.parametrize("content", [[torch.zeros(1)], {"epoch": 3}, {"model": {"weight": 3}}])
-    def test_a_file_of_anything_but_tensors_by_name_is_refused(self, tmp_path, content):
+    def test_weights_file_without_state_dict_is_refused(self, tmp_path, content):
         torch.save(content, tmp_path / "weights.pt")
         refuse(tmp_path / "weights.pt", "state_dict")
 
     @pytest.mark.parametrize("name", ["weights.pt", "weights.safetensors"])
-    def test_a_missing_file_is_refused(self, tmp_path, name):
+    def test_missing_weights_file_is_refused(self, tmp_path, name):
         refuse(tmp_path / name, "o such file")
 
     @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
     @pytest.mark.parametrize(
         "data", [b"", b"\x80", b"\x80\x02.", b"PK\x03\x04", b"no weights", b"\x80\x02X\x01\0\0\0\xff."]
     )
-    def test_a_broken_file_is_refused(self, tmp_path, suffix, data):
+    def test_corrupt_weights_file_is_refused(self, tmp_path, suffix, data):
         (tmp_path / f"weights{suffix}").write_bytes(data)
         refuse(tmp_path / f"weights{suffix}")
 
@@ -217,12 +217,12 @@ class Trap:
         return (open, (str(self.path), "w"))
 
 
-def test_the_trap_would_have_worked(tmp_path):
+def test_unsafe_unpickling_executes_trap(tmp_path):
     pickle.loads(pickle.dumps(Trap(tmp_path / "executed"))).close()  # noqa: S301 -- that is the point
     assert (tmp_path / "executed").exists()
 
 
-def test_torchvision_can_be_imported_by_any_program():
+def test_torchvision_imports_in_isolated_python():
     """Its wheel may be built for CUDA although torch is not: containers/install/torchvision_on_cpu.py."""
     code = "import torchvision; torchvision.models.resnet18(); print(torchvision.ops.box_iou.__name__)"
     assert subprocess.check_output([sys.executable, "-I", "-c", code], text=True) == "box_iou\n"

@@ -168,7 +168,7 @@ def saved(part):
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_a_script_changes_comes_back(change):
+def test_changed_module_attributes_are_restored(change):
     (first, one), (second, two) = attached(Part()), attached(Part())
     CHANGES[change](first)
     state = saved(one)
@@ -178,7 +178,7 @@ def test_what_a_script_changes_comes_back(change):
     assert repr(saved(two)) == repr(state)
 
 
-def test_what_does_not_change_is_not_saved():
+def test_unchanged_attributes_are_not_saved():
     model, part = attached(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Dropout(0.5)))
     model(torch.ones(2, 2)).sum().backward()
     assert saved(part) == {}
@@ -217,7 +217,7 @@ def test_containers_and_generators_are_restored_in_place():
     assert second.lists["new"] == []
 
 
-def test_a_tensor_that_stood_in_several_places_gets_the_value_of_each():
+def test_aliased_tensors_are_restored_with_separate_values():
     (first, one), (second, two) = attached(Part()), attached(Part())
     first.last = deque([torch.tensor([float(number)]) for number in range(3)], maxlen=3)
     two.load_state_dict(saved(one))
@@ -238,14 +238,14 @@ def unseeded_tensors():
 
 
 @pytest.mark.parametrize("build", [unseeded_generator, unseeded_tensors])
-def test_what_was_drawn_without_a_seed_comes_back(build):
+def test_unseeded_generators_and_tensors_are_restored(build):
     (first, one), (second, two) = attached(build()), attached(build())
     assert content(second) != content(first)
     two.load_state_dict(saved(one))
     assert content(second) == content(first)
 
 
-def test_global_generators_are_left_to_the_session():
+def test_global_generators_are_not_saved_as_attributes():
     model = nn.Linear(1, 1)
     model.python, model.numpy, model.torch = random._inst, np.random.mtrand._rand, torch.default_generator
     assert saved(ModuleAttributes({"model": model})) == {}
@@ -291,7 +291,7 @@ def with_objects():
 
 
 @pytest.mark.parametrize("change", OBJECTS)
-def test_objects_that_change_and_cannot_be_saved_are_named_once(change, caplog):
+def test_changed_unsavable_objects_are_reported_once(change, caplog):
     model, part = attached(with_objects())
     saved(part)
     assert slugs(caplog.text) == []
@@ -301,7 +301,7 @@ def test_objects_that_change_and_cannot_be_saved_are_named_once(change, caplog):
     assert slugs(caplog.text) == ["not-restored"]
 
 
-def test_what_is_saved_otherwise_or_is_a_tool_is_not_named(caplog):
+def test_objects_saved_elsewhere_and_tools_are_not_reported(caplog):
     model = with_objects()
     wrapper = DataParallel(model)
     model.wrapper = [wrapper]
@@ -320,7 +320,7 @@ def test_what_is_saved_otherwise_or_is_a_tool_is_not_named(caplog):
     assert slugs(caplog.text) == []
 
 
-def test_a_look_at_objects_is_bounded(caplog):
+def test_inspection_of_objects_is_bounded(caplog):
     model = nn.Linear(1, 1)
     model.trackers = {number: Tracker() for number in range(500)}
     model.huge = SimpleNamespace(**{f"a{number}": [0] for number in range(10_000)})
@@ -339,7 +339,7 @@ def large(value, *, change=False):
     return model, part
 
 
-def test_large_buffers_are_saved_once_they_change(caplog):
+def test_changed_large_buffers_are_saved(caplog):
     first, one = large(1, change=True)
     second, two = large(1)
     two.load_state_dict(saved(one))
@@ -347,7 +347,7 @@ def test_large_buffers_are_saved_once_they_change(caplog):
     assert slugs(caplog.text) == []
 
 
-def test_large_buffers_that_do_not_change_are_compared(caplog):
+def test_unchanged_large_buffers_are_compared_by_checksum(caplog):
     _, one = large(1)
     state = saved(one)
     assert [*state] == ["checksums"]
@@ -360,14 +360,14 @@ def test_large_buffers_that_do_not_change_are_compared(caplog):
     assert_warning(caplog.text, "not-restored", "table", "model")
 
 
-def test_the_same_elements_in_another_tensor_are_no_change():
+def test_equal_values_in_new_tensor_are_not_change():
     model, part = large(1)
     model.table = model.table.clone()
     model.table += 0
     assert [*saved(part)] == ["checksums"]
 
 
-def test_parameters_results_and_objects_are_left_out():
+def test_parameters_results_and_plain_objects_are_not_saved():
     model = nn.LSTM(2, 2)  # whose parameters are also in lists
     model.loss = model(torch.ones(1, 2))[0].sum()
     model.alias = model.weight_hh_l0
@@ -377,7 +377,7 @@ def test_parameters_results_and_objects_are_left_out():
     assert saved(part) == {}
 
 
-def test_wrappers_are_passed_over_except_for_their_mode():
+def test_only_training_mode_of_wrappers_is_restored():
     (first, one), (second, two) = attached(nn.Linear(1, 1)), attached(DataParallel(nn.Linear(1, 1)))
     first.eval()
     first.weight.requires_grad_(False)
@@ -386,7 +386,7 @@ def test_wrappers_are_passed_over_except_for_their_mode():
     assert saved(two) == saved(one)
 
 
-def test_restoring_creates_no_missing_attributes():
+def test_restore_does_not_create_missing_attributes():
     _, part = large(1, change=True)
     model = Part()
     ModuleAttributes({"other": model}).load_state_dict(saved(part))
@@ -434,7 +434,7 @@ def train(model, optimizer, steps=2):
         optimizer.step()
 
 
-def test_attributes_of_an_optimizer_come_back(caplog):
+def test_optimizer_attributes_are_restored(caplog):
     (first, one, before), (second, two, after) = with_optimizer(), with_optimizer()
     noise, norms = two.noise, two.norms
     train(first, one)
@@ -464,7 +464,7 @@ class Optimizer8bit(torch.optim.SGD):
     is_overflow = False
 
 
-def test_what_other_libraries_make_anew_is_not_saved():
+def test_attributes_recreated_by_other_libraries_are_not_saved():
     model, optimizer, _ = with_optimizer()
     wrapper, of_library = AcceleratedOptimizer(optimizer), Optimizer8bit(model.parameters())
     part = ModuleAttributes({"model": model}, optimizers={"one": wrapper, "other": of_library})
@@ -475,7 +475,7 @@ def test_what_other_libraries_make_anew_is_not_saved():
     assert "is_overflow" not in state["one/"]
 
 
-def test_what_an_optimizer_holds_and_cannot_be_saved_is_named_once(caplog):
+def test_unsavable_optimizer_attribute_is_reported_once(caplog):
     model, optimizer, part = with_optimizer()
     for _ in range(2):
         optimizer.tracker.history.append(1)
@@ -495,7 +495,7 @@ BASE_ATTRIBUTES = {
 
 
 @pytest.mark.parametrize("kind", BASE_ATTRIBUTES)
-def test_optimizers_of_torch_have_no_attributes_to_save(kind):
+def test_torch_optimizers_have_no_extra_attributes_to_save(kind):
     model, optimizer, part = with_optimizer(BASE_ATTRIBUTES[kind])
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, 9, cycle_momentum=False)
     optimizer.register_step_post_hook(lambda *_: None)
@@ -544,5 +544,5 @@ def unfreezing(attempt):
 
 
 @pytest.mark.parametrize("stop_at", [2, 4, 6, 8])
-def test_a_script_that_unfreezes_by_epoch_is_resumed_exactly(stop_at, tmp_path):
+def test_script_that_unfreezes_layers_resumes_exactly(stop_at, tmp_path):
     whole_and_stopped(tmp_path, unfreezing, stop_at)

@@ -72,7 +72,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_groups_that_an_epoch_has_changed_are_made_where_training_continues(change):
+def test_changed_parameter_groups_are_recreated_on_resume(change):
     whole = Script()
     whole.train()
     CHANGES[change](whole)
@@ -86,7 +86,7 @@ def test_groups_that_an_epoch_has_changed_are_made_where_training_continues(chan
     assert all(map(torch.equal, whole.model.state_dict().values(), resumed.model.state_dict().values()))
 
 
-def test_groups_that_the_script_adds_again_before_its_loop_are_restored():
+def test_groups_added_again_by_script_are_restored():
     whole = Script()
     add(whole, 0)
     whole.train()
@@ -97,7 +97,7 @@ def test_groups_that_the_script_adds_again_before_its_loop_are_restored():
     assert str(resumed.optimizer.state_dict()) == str(whole.optimizer.state_dict())
 
 
-def test_groups_of_no_given_model_are_named_at_the_save_and_refused_where_training_continues(caplog):
+def test_groups_of_unknown_model_warn_at_save_and_block_resume(caplog):
     whole = Script(of_model=False)
     add(whole, 0)
     saved, resumed = whole.saved(), Script(of_model=False)
@@ -108,7 +108,7 @@ def test_groups_of_no_given_model_are_named_at_the_save_and_refused_where_traini
         resumed.load(saved)
 
 
-def test_a_save_without_the_missing_groups_is_refused():
+def test_save_is_refused_until_missing_groups_are_restored():
     whole = Script()
     add(whole, 0)
     saved, resumed = whole.saved(), Script()
@@ -119,14 +119,14 @@ def test_a_save_without_the_missing_groups_is_refused():
     resumed.saved()
 
 
-def test_an_optimizer_that_has_more_groups_than_were_saved_is_refused_at_the_opening():
+def test_optimizer_with_extra_groups_is_refused_at_open():
     saved, resumed = Script().saved(), Script()
     add(resumed, 0)
     with refused("different-state", "optimizer", [2, 2], [2]):
         resumed.load(saved)
 
 
-def test_groups_that_do_not_change_leave_nothing_in_the_state():
+def test_unchanged_groups_add_nothing_to_saved_state():
     script = Script()
     assert script.saved()["optimizer"].keys() == script.optimizer.state_dict().keys()
 
@@ -149,7 +149,7 @@ class Momentum(torch.optim.Optimizer):
         self.velocity = [each.clone() for each in state_dict["velocity"]]
 
 
-def test_a_state_without_groups_is_left_to_the_optimizer():
+def test_state_without_groups_is_loaded_by_optimizer():
     def build():
         model = nn.Linear(1, 1)
         return Momentum(model.parameters()), model
@@ -175,7 +175,7 @@ def optimizer():
         lambda o: lr_scheduler.ChainedScheduler([lr_scheduler.ConstantLR(o)], optimizer=o),
     ],
 )
-def test_a_scheduler_that_is_not_given_is_found_by_its_optimizer(make):
+def test_unsaved_scheduler_is_found_by_its_optimizer(make):
     given, other = optimizer(), optimizer()
     assert not has_unsaved_scheduler(given, [])
     scheduler, of_other = make(given), make(other)
@@ -184,7 +184,7 @@ def test_a_scheduler_that_is_not_given_is_found_by_its_optimizer(make):
     assert not has_unsaved_scheduler(given, [of_other, scheduler])
 
 
-def test_a_scheduler_of_another_library_counts_for_any_optimizer():
+def test_third_party_scheduler_counts_for_any_optimizer():
     class Warmup:
         def state_dict(self):
             return {}
@@ -196,7 +196,7 @@ def test_a_scheduler_of_another_library_counts_for_any_optimizer():
 
 
 @pytest.mark.parametrize(("kind", "found"), [("scheduler", []), ("extra", []), (None, ["scheduler-not-given"])])
-def test_a_save_names_the_optimizer_whose_scheduler_is_not_given(kind, found, caplog):
+def test_save_reports_optimizer_with_unsaved_scheduler(kind, found, caplog):
     model = nn.Linear(1, 1)
     given = SGD(model.parameters(), lr=0.1)
     objects = {"scheduler": {}, "extra": {"extra.generator": torch.Generator()}, None: {}}

@@ -116,14 +116,14 @@ def grow(path):
 
 
 class TestPack:
-    def test_the_archive_is_the_same_set_as_the_folder(self, photos, capsys):
+    def test_packed_archive_equals_folder(self, photos, capsys):
         target = packed(photos)
         assert_alike(photos, target)
         assert zipfile.ZipFile(target).testzip() is None
         assert_names(capsys.readouterr().out, f"{target}: {len(zipfile.ZipFile(target).namelist())} ", " 3 ")
         assert [path.name for path in photos.parent.iterdir() if path != photos] == ["photos.zip"]
 
-    def test_hidden_folders_are_left_out_and_named_also_those_in_an_archive(self, photos, capsys):
+    def test_hidden_folders_are_skipped_and_reported(self, photos, capsys):
         for name, below in ((".ipynb_checkpoints", ""), ("@eaDir", "cat"), (".ipynb_checkpoints", "cat/more")):
             folder = photos / ("train" if (photos / "train").is_dir() else "") / below / name
             folder.mkdir(parents=True)
@@ -138,7 +138,7 @@ class TestPack:
 
     @pytest.mark.skipif(not shutil.which("zip"), reason="no zip")
     @pytest.mark.parametrize("within", [True, False])
-    def test_an_archive_written_by_zip_is_the_same_set(self, photos, within):
+    def test_archive_written_by_zip_equals_folder(self, photos, within):
         folder = photos if within else photos.parent
         target = photos.parent / "z.zip"
         subprocess.run(["zip", "-rq", target, "." if within else photos.name], cwd=folder, check=True)
@@ -146,7 +146,7 @@ class TestPack:
             assert fetched(one).images.equal(fetched(other).images)
             assert (one.classes, one.labels.tolist()) == (other.classes, other.labels.tolist())
 
-    def test_packing_resumes_wherever_the_partial_file_was_cut_off(self, photos):
+    def test_packing_resumes_from_partial_file_of_any_length(self, photos):
         target = packed(photos)
         data, generator = target.read_bytes(), random.Random(2)
         for length in [0, 1, 29, 30, 31, len(data) - 1, *(generator.randrange(len(data)) for _ in range(40))]:
@@ -155,7 +155,7 @@ class TestPack:
             assert packed(photos).read_bytes() == data
             assert not partial_of(photos).exists()
 
-    def test_packing_resumes_after_a_kill(self, tmp_path):
+    def test_packing_resumes_after_sigkill(self, tmp_path):
         photos = write_images(tmp_path / "photos")
         target = packed(photos)
         data, sizes = target.read_bytes(), set()
@@ -168,7 +168,7 @@ class TestPack:
             assert packed(photos).read_bytes() == data
         assert len(sizes) > 2
 
-    def test_a_partial_file_whose_start_was_damaged_is_repaired(self, photos):
+    def test_damaged_start_of_partial_file_is_repaired(self, photos):
         expected = packed(photos).rename(photos.with_name("whole.zip")).read_bytes()
         data = bytearray(expected[:5000])
         data[200] ^= 1
@@ -185,7 +185,7 @@ class TestPack:
         ],
         ids=["touched", "grown", "removed", "added"],
     )
-    def test_packing_does_not_resume_if_the_folder_has_changed(self, photos, change, values):
+    def test_packing_refuses_to_resume_if_folder_changed(self, photos, change, values):
         packed(photos).rename(partial_of(photos))
         change(min(photos.rglob("0.png")))
         with refused("different-data", photos, partial_of(photos), *values):
@@ -193,7 +193,7 @@ class TestPack:
         partial_of(photos).unlink()
         assert_alike(photos, packed(photos))
 
-    def test_few_files_are_read_ahead(self):
+    def test_read_ahead_is_bounded(self):
         read = []
         source = SimpleNamespace(read=lambda name: read.append(name) or name)
         files = _read_ahead(source, [str(number) for number in range(1000)])
@@ -201,7 +201,7 @@ class TestPack:
         assert len(read) <= 1 + AHEAD * len(os.sched_getaffinity(0))
         assert [*files] == [str(number) for number in range(1, 1000)]
 
-    def test_a_full_disk_keeps_what_was_written_and_packing_resumes(self, tmp_path):
+    def test_packing_resumes_after_full_disk(self, tmp_path):
         photos, target = write_images(tmp_path / "photos"), tmp_path / "photos.zip"
         command = [sys.executable, "-m", "trainer", "pack", str(photos), str(target)]
         found = subprocess.run(
@@ -216,7 +216,7 @@ class TestPack:
         subprocess.run(command, check=True, capture_output=True)
         assert_alike(photos, target)
 
-    def test_a_second_process_that_packs_the_same_is_refused(self, photos):
+    def test_second_process_packing_same_archive_is_refused(self, photos):
         partial_of(photos).touch()
         hold = "import fcntl, sys; file = open(sys.argv[1]); fcntl.flock(file, fcntl.LOCK_EX); print(flush=True)"
         hold += "; sys.stdin.read()"
@@ -228,7 +228,7 @@ class TestPack:
                 packed(photos)
             other.stdin.close()
 
-    def test_an_archive_that_another_process_has_completed_is_not_written(self, tmp_path):
+    def test_lock_is_refused_if_other_process_completed_archive(self, tmp_path):
         partial = tmp_path / "photos.zip.partial"
         with partial.open("w+b") as file:
             partial.rename(tmp_path / "photos.zip")
@@ -248,14 +248,14 @@ class TestPack:
             ("photos.zip.partial", lambda path: path.symlink_to("photos/cat"), "cannot-write"),
         ],
     )
-    def test_what_exists_in_the_place_of_the_archive_is_left_alone(self, photos, name, make, slug):
+    def test_existing_target_is_refused_and_kept(self, photos, name, make, slug):
         make(photos.with_name(name))
         with refused(slug, f"{photos.with_name(name)} "):
             packed(photos)
         assert os.path.lexists(photos.with_name(name))
 
     @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("nowhere")])
-    def test_an_image_that_is_not_a_file_is_refused_by_name(self, tmp_path, make):
+    def test_image_that_is_not_regular_file_is_refused(self, tmp_path, make):
         folder = write_images(tmp_path / "photos")
         make(folder / "dog" / "3b.png")
         with refused("data-unreadable", folder / "dog" / "3b.png"):
@@ -263,7 +263,7 @@ class TestPack:
         (folder / "dog" / "3b.png").unlink()
         assert_alike(folder, packed(folder))
 
-    def test_a_name_that_an_archive_cannot_hold_is_refused(self, tmp_path):
+    def test_file_name_that_is_not_utf8_is_refused(self, tmp_path):
         folder = write_images(tmp_path / "photos")
         (folder / "cat" / "\udcff.png").touch()
         with refused("bad-path", f"{folder}/", "UTF-8"):
@@ -278,7 +278,7 @@ class TestPack:
             ("empty", "x.zip", "no-images", "/empty"),
         ],
     )
-    def test_paths_that_cannot_be_packed(self, tmp_path, source, target, slug, named):
+    def test_invalid_source_or_target_path_is_refused(self, tmp_path, source, target, slug, named):
         write_images(tmp_path / "photos", count=1)
         (tmp_path / "empty").mkdir()
         with refused(slug, named):
@@ -288,9 +288,9 @@ class TestPack:
 NOISE = np.random.default_rng(0).integers(0, 256, (70, 70, 3), dtype=np.uint8)
 
 
-class TestReduced:
+class TestReducedImages:
     @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "BMP", "TIFF"])
-    def test_a_reduced_image_has_the_given_shorter_side_and_its_old_format(self, kind):
+    def test_reduced_image_has_given_shorter_side_and_same_format(self, kind):
         data = image_bytes(Image.new("RGB", (300, 200), (10, 200, 30)), kind)
         with Image.open(io.BytesIO(reduced(data, 64, 90))) as image:
             assert (image.size, image.format) == ((96, 64), kind)
@@ -306,17 +306,17 @@ class TestReduced:
         ],
         ids=["small", "P", "I;16", "RGBA", "larger", "damaged"],
     )
-    def test_some_stay_as_they_are(self, data, shorter_side, quality):
+    def test_images_that_cannot_be_reduced_stay_unchanged(self, data, shorter_side, quality):
         assert reduced(data, shorter_side, quality) == data
 
-    def test_metadata_and_colour_profile_are_kept(self):
+    def test_reduced_image_keeps_exif_and_color_profile(self):
         exif = Image.Exif()
         exif[0x0112] = 6  # rotated
         data = image_bytes(Image.new("RGB", (300, 200)), "JPEG", exif=exif, icc_profile=b"profile")
         with Image.open(io.BytesIO(reduced(data, 64, 90))) as image:
             assert (image.getexif()[0x0112], image.info["icc_profile"]) == (6, b"profile")
 
-    def test_by_the_flag(self, photos):
+    def test_shorter_side_flag_reduces_packed_images(self, photos):
         target = packed(photos, "--shorter-side", "10")
         with zipfile.ZipFile(target) as archive:
             sizes = {Image.open(archive.open(name)).size for name in archive.namelist()}
@@ -341,18 +341,18 @@ class TestReduced:
         ([], "", []),
     ],
 )
-def test_the_folder_that_an_archive_represents(names, root, found):
+def test_root_and_classes_are_found_from_archive_names(names, root, found):
     assert archive_root(names) == root
     assert find_images(names, root).classes == tuple(found)
 
 
-def test_of_members_of_one_name_the_last_one_counts():
+def test_last_archive_member_of_duplicate_name_is_used():
     assert find_images(["a/1.png", "a/0.png", "a/1.png"]).numbers.tolist() == [1, 2]
 
 
 class TestTraining:
     @pytest.mark.parametrize("workers", [0, 2])
-    def test_a_damaged_image_is_named_and_left_out(self, tmp_path, workers):
+    def test_damaged_image_in_archive_is_reported_and_skipped(self, tmp_path, workers):
         target = packed(write_images(tmp_path / "photos"))
         info = zipfile.ZipFile(target).getinfo("dog/2.png")
         data = bytearray(target.read_bytes())
@@ -368,19 +368,19 @@ class TestTraining:
         assert_warning(told[0], "damaged-image", f"{target}/dog/2.png (")
 
     @pytest.mark.parametrize("content", [b"", b"no archive", b"PK\3\4" * 9])
-    def test_what_is_no_archive_is_refused(self, tmp_path, content):
+    def test_invalid_archive_is_refused(self, tmp_path, content):
         (tmp_path / "photos.zip").write_bytes(content)
         with refused("damaged-archive", tmp_path / "photos.zip"):
             opened(tmp_path / "photos.zip")
 
-    def test_a_fifo_is_refused(self, tmp_path):
+    def test_fifo_as_archive_is_refused(self, tmp_path):
         os.mkfifo(tmp_path / "photos.zip")
         with refused("data-unreadable", "--data-dir", tmp_path / "photos.zip"):
             opened(tmp_path / "photos.zip")
 
 
 class TestPackedImages:
-    def test_it_is_as_the_folder_is_to_torchvision(self, photos):
+    def test_packed_images_match_torchvision_image_folder(self, photos):
         from torchvision.datasets import ImageFolder  # noqa: PLC0415
 
         part = "train" if (photos / "train").exists() else ""
@@ -392,13 +392,13 @@ class TestPackedImages:
         assert sums[0] == sums[1]
 
     @pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
-    def test_workers_read_it(self, tmp_path, context):
+    def test_loader_workers_read_packed_images(self, tmp_path, context):
         images = PackedImages(packed(write_images(tmp_path / "photos")), transform=np.array)
         loader = DataLoader(images, batch_size=None, num_workers=2, multiprocessing_context=context)
         assert [label for _, label in loader] == list(images.targets)
         assert [pixels.tolist() for pixels, _ in loader] == [pixels.tolist() for pixels, _ in images]
 
-    def test_unreadable_images_and_archives_are_named(self, tmp_path):
+    def test_unreadable_packed_images_and_archives_are_refused(self, tmp_path):
         folder = write_images(tmp_path / "photos")
         (folder / "cat" / "bad.png").write_bytes(b"no image")
         target = packed(folder)

@@ -40,7 +40,7 @@ def train(folder, *, epochs=3, stop_at=None):
 
 
 @pytest.mark.parametrize("stop_at", [1, 2, 3, 4, None])
-def test_it_returns_where_the_session_will_begin(stop_at, tmp_path):
+def test_peek_returns_position_where_session_begins(stop_at, tmp_path):
     assert slipway.peek(tmp_path / "run") is None
     train(tmp_path / "run", stop_at=stop_at)
     before = sorted(tmp_path.rglob("*"))
@@ -49,7 +49,7 @@ def test_it_returns_where_the_session_will_begin(stop_at, tmp_path):
     assert (found.epoch, found.step) == found[:2] == train(tmp_path / "run")
 
 
-def test_it_tells_whether_code_of_an_epoch_has_run(tmp_path):
+def test_has_begun_reports_whether_epoch_has_started(tmp_path):
     """Needed by a script that adds a parameter group in its second epoch, and must not add it twice."""
 
     def script(folder, stop_at=None):
@@ -79,7 +79,7 @@ def test_it_tells_whether_code_of_an_epoch_has_run(tmp_path):
 
 
 @pytest.mark.usefixtures("script_file")
-def test_the_folder_is_by_default_that_of_the_session(tmp_path, monkeypatch):
+def test_peek_uses_session_folder_by_default(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     train(None, stop_at=4)
     assert slipway.peek()[:2] == (1, 4)
@@ -89,7 +89,7 @@ def test_the_folder_is_by_default_that_of_the_session(tmp_path, monkeypatch):
     assert slipway.peek()[:2] == (0, 2)
 
 
-def test_a_damaged_manifest_is_skipped(tmp_path):
+def test_peek_skips_damaged_manifest(tmp_path):
     train(tmp_path)
     checkpoints = sorted((tmp_path / "checkpoints").glob("step_*"), reverse=True)
     for path, expected in zip(checkpoints, [(2, 6), (1, 3)], strict=False):
@@ -100,7 +100,7 @@ def test_a_damaged_manifest_is_skipped(tmp_path):
         slipway.peek(tmp_path)
 
 
-def test_a_checkpoint_whose_replacement_was_killed_counts(tmp_path):
+def test_peek_finds_checkpoint_if_its_replacement_was_killed(tmp_path):
     train(tmp_path, stop_at=4)
     newest = tmp_path / "checkpoints" / "step_00000004"
     hidden = newest.rename(newest.with_name(".step_00000004.replaced.17"))
@@ -109,7 +109,7 @@ def test_a_checkpoint_whose_replacement_was_killed_counts(tmp_path):
     assert train(tmp_path) == (1, 4)
 
 
-def test_a_session_that_resumes_elsewhere_is_refused_and_the_next_one_opens(tmp_path, caplog):
+def test_session_resuming_from_other_checkpoint_than_peeked_is_refused(tmp_path, caplog):
     train(tmp_path, stop_at=4)
     newest = max((tmp_path / "checkpoints").glob("step_*"))
     (newest / "model.safetensors").write_bytes(b"damaged")  # peek reads no tensors
@@ -123,7 +123,7 @@ def test_a_session_that_resumes_elsewhere_is_refused_and_the_next_one_opens(tmp_
     assert train(tmp_path) == (1, 3)
 
 
-def test_a_session_that_resumes_although_peek_found_nothing_is_refused(tmp_path):
+def test_session_that_resumes_after_empty_peek_is_refused(tmp_path):
     run, copy = tmp_path / "run", tmp_path / "copy"
     train(run, stop_at=2)
     assert slipway.peek(copy) is None
@@ -132,14 +132,14 @@ def test_a_session_that_resumes_although_peek_found_nothing_is_refused(tmp_path)
         train(copy)
 
 
-def test_what_peek_has_returned_counts_until_a_session_has_resumed(tmp_path):
+def test_peeked_position_is_cleared_once_session_resumes(tmp_path):
     train(tmp_path, stop_at=4)
     assert slipway.peek(tmp_path)[:2] == (1, 4)
     assert train(tmp_path, stop_at=5) == (1, 4)
     assert train(tmp_path) == (1, 5)
 
 
-def test_if_one_rank_has_peeked_all_are_refused(tmp_path):
+def test_position_peeked_by_one_rank_is_required_on_all_ranks(tmp_path):
     assert slipway.peek(tmp_path) is None
 
     def check(comm):

@@ -20,12 +20,12 @@ def two(attempt):
     return {"first": attempt.first, "second": attempt.second}
 
 
-class TestExact:
+class TestExactResume:
     """Each script ends bitwise identical to one that was not stopped."""
 
     @pytest.mark.parametrize("kind", ["count", "position", "flush"])
     @pytest.mark.parametrize("stops", [(4, 1), (6, 2), (5,)], ids=str)
-    def test_what_an_epoch_leaves_over(self, kind, stops, tmp_path):
+    def test_leftover_gradients_of_epoch_are_resumed(self, kind, stops, tmp_path):
         @in_session()
         def script(attempt, session):
             pending = 0
@@ -42,7 +42,7 @@ class TestExact:
 
         whole_and_stopped(tmp_path, script, *stops)
 
-    def test_more_epochs_continue_with_what_the_last_one_left_over(self, tmp_path):
+    def test_added_epochs_continue_with_leftover_gradients(self, tmp_path):
         def script(attempt, epochs):
             with attempt.open() as session:
                 for _ in session.epochs(epochs):
@@ -60,7 +60,7 @@ class TestExact:
 
     @pytest.mark.parametrize("loop", ["steps", "batches"])
     @pytest.mark.parametrize("stops", [(1, 1), (2, 2), (3,)], ids=str)
-    def test_optimizers_that_step_in_different_bodies(self, loop, stops, tmp_path):
+    def test_optimizers_that_step_in_different_iterations_resume_exactly(self, loop, stops, tmp_path):
         def script(attempt):
             with attempt.open(optimizer=two(attempt)) as session:
                 for number in session.steps(8) if loop == "steps" else session.batches(range(8)):
@@ -75,7 +75,7 @@ class TestExact:
 
     @pytest.mark.parametrize("stops", [(1,), (2, 1), (4,)], ids=str)
     @pytest.mark.parametrize("kind", ["never", "late", "some"])
-    def test_gradients_that_are_used_again(self, kind, stops, tmp_path):
+    def test_gradients_without_zero_grad_are_resumed(self, kind, stops, tmp_path):
         @in_session()
         def script(attempt, session):
             for number in session.steps(7):
@@ -92,7 +92,7 @@ class TestExact:
         whole_and_stopped(tmp_path, script, *stops if kind != "late" else (s + 1 for s in stops))
 
     @pytest.mark.parametrize("stops", [(2,), (3, 2)], ids=str)
-    def test_a_body_of_several_steps_that_leaves_some_over(self, stops, tmp_path):
+    def test_leftover_gradients_after_several_steps_per_iteration_are_resumed(self, stops, tmp_path):
         @in_session()
         def script(attempt, session):
             for number in session.steps(6):
@@ -103,7 +103,7 @@ class TestExact:
 
         whole_and_stopped(tmp_path, script, *(5 * stop for stop in stops))
 
-    def test_epochs_with_a_loop_of_the_script(self, tmp_path):
+    def test_leftover_gradients_of_plain_inner_loop_are_resumed(self, tmp_path):
         @in_session()
         def script(attempt, session):
             for epoch in session.epochs(4):
@@ -115,7 +115,7 @@ class TestExact:
         whole_and_stopped(tmp_path, script, 2, 3)
 
     @pytest.mark.parametrize("stops", [(1,), (3,), (4,), (5, 1)], ids=str)
-    def test_a_layer_that_no_optimizer_has_in_the_first_epoch(self, stops, tmp_path):
+    def test_gradients_of_layer_added_to_optimizer_later_are_resumed(self, stops, tmp_path):
         def script(attempt):
             with attempt.open(optimizer=attempt.first) as session:
                 for epoch in session.epochs(3):
@@ -130,7 +130,7 @@ class TestExact:
         whole_and_stopped(tmp_path, script, *stops)
 
 
-class TestSize:
+class TestCheckpointSize:
     """Without accumulation no checkpoint holds gradients, except the first, before which nothing is known."""
 
     @staticmethod
@@ -146,7 +146,7 @@ class TestSize:
         return saved(folder)
 
     @pytest.mark.parametrize("set_to_none", [True, False])
-    def test_zero_grad_backward_step(self, set_to_none, tmp_path):
+    def test_zero_grad_before_backward_saves_gradients_only_in_first_checkpoint(self, set_to_none, tmp_path):
         def body(attempt, number):
             for optimizer in (attempt.first, attempt.second):
                 optimizer.zero_grad(set_to_none=set_to_none)
@@ -158,7 +158,7 @@ class TestSize:
         assert self.steps(tmp_path, body) == [1]
 
     @pytest.mark.parametrize("set_to_none", [True, False])
-    def test_backward_step_zero_grad(self, set_to_none, tmp_path):
+    def test_zero_grad_after_step_saves_no_gradients(self, set_to_none, tmp_path):
         def body(attempt, number):
             attempt.backward(number)
             attempt.first.step()
@@ -168,7 +168,7 @@ class TestSize:
         assert self.steps(tmp_path, body) == []
 
     @pytest.mark.parametrize("freezes", [False, True])
-    def test_a_critic_whose_gradients_the_generator_writes_too(self, freezes, tmp_path):
+    def test_gan_critic_gradients_are_saved_only_in_first_checkpoint(self, freezes, tmp_path):
         def body(attempt, number):
             critic = attempt.model[2].requires_grad_(requires_grad=True)
             attempt.second.zero_grad()
@@ -181,7 +181,7 @@ class TestSize:
 
         assert self.steps(tmp_path, body) == [1]
 
-    def test_several_steps_in_a_body(self, tmp_path):
+    def test_several_steps_per_iteration_save_gradients_only_in_first_checkpoint(self, tmp_path):
         def body(attempt, number):
             for optimizer in (attempt.first, attempt.first, attempt.second):
                 optimizer.zero_grad()
@@ -190,7 +190,7 @@ class TestSize:
 
         assert self.steps(tmp_path, body) == [1]
 
-    def test_a_closure(self, tmp_path):
+    def test_lbfgs_closure_saves_gradients_only_in_first_checkpoint(self, tmp_path):
         attempt = Attempt(tmp_path)
         optimizer = torch.optim.LBFGS(attempt.model.parameters(), lr=0.1, max_iter=2)
 
@@ -206,7 +206,7 @@ class TestSize:
         assert saved(tmp_path) == [1]
 
     @pytest.mark.parametrize("attempts", [[4], [2, 4]])
-    def test_full_batches_without_a_loader_in_one_attempt_or_several(self, attempts, tmp_path):
+    def test_epochs_without_loader_save_gradients_only_in_first_checkpoint(self, attempts, tmp_path):
         for epochs in attempts:
             attempt = Attempt(tmp_path)
             with attempt.open(keep=99) as session:
@@ -215,7 +215,7 @@ class TestSize:
         assert saved(tmp_path) == [1]
 
 
-def test_no_hook_stays_on_a_parameter(tmp_path):
+def test_gradient_hooks_are_removed_when_session_closes(tmp_path):
     attempt = Attempt(tmp_path)
     with attempt.open() as session:
         for _ in session.steps(2):
@@ -226,7 +226,7 @@ def test_no_hook_stays_on_a_parameter(tmp_path):
     assert not any(parameter._backward_hooks for parameter in attempt.model.parameters())
 
 
-def test_an_optimizer_without_groups_is_taken(tmp_path):
+def test_optimizer_without_parameter_groups_is_accepted(tmp_path):
     class Plain:
         def __init__(self, model):
             self.model = model

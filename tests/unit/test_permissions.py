@@ -50,7 +50,7 @@ def chmod():
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "model.safetensors"])
-def test_a_file_of_a_checkpoint_that_cannot_be_read_is_named(name, run, chmod, capsys):
+def test_unreadable_checkpoint_file_is_refused_with_path(name, run, chmod, capsys):
     path = chmod(run / "checkpoints" / "step_00000001" / name, 0)
     with refused("cannot-read", path, code=78) as caught, session_of(run):
         raise AssertionError
@@ -60,7 +60,7 @@ def test_a_file_of_a_checkpoint_that_cannot_be_read_is_named(name, run, chmod, c
 
 
 @pytest.mark.parametrize("mode", [0, 0o300])
-def test_checkpoints_that_cannot_be_listed_are_not_taken_for_none(mode, run, chmod, capsys):
+def test_unlistable_checkpoints_folder_is_refused(mode, run, chmod, capsys):
     path = chmod(run / "checkpoints", mode)
     with refused("cannot-read", path):
         slipway.peek(run)
@@ -71,7 +71,7 @@ def test_checkpoints_that_cannot_be_listed_are_not_taken_for_none(mode, run, chm
 
 
 @pytest.mark.parametrize(("folder", "named"), [("logs", "logs/2"), ("checkpoints", "checkpoints/.latest")])
-def test_a_folder_that_cannot_be_written_is_named(folder, named, run, chmod):
+def test_unwritable_run_subfolder_is_refused_with_path(folder, named, run, chmod):
     chmod(run / folder, 0o500)
     with refused("cannot-write", run / named, code=78), session_of(run):
         raise AssertionError

@@ -12,7 +12,7 @@ SIZES = [0, 1, 2, 3, 5, 10, 100, 999, 1000, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLO
 
 
 @pytest.mark.parametrize("length", SIZES)
-def test_each_number_comes_once_however_it_is_asked_for(length):
+def test_each_number_occurs_once_by_index_slice_and_iteration(length):
     whole = Permutation(length, key=7).between(0, length)
     assert whole.dtype == torch.int64
     assert sorted(whole.tolist()) == list(range(length))
@@ -25,7 +25,7 @@ def test_each_number_comes_once_however_it_is_asked_for(length):
         assert permutation[place] == whole[place]
 
 
-def test_positions_out_of_range_are_refused():
+def test_invalid_indices_and_lengths_are_refused():
     permutation = Permutation(10, key=1)
     for place in (10, -11):
         with pytest.raises(IndexError, match=rf"{place}\b.*\b10\b"):
@@ -37,21 +37,21 @@ def test_positions_out_of_range_are_refused():
             Permutation(length, key=1)
 
 
-def test_the_largest_one():
+def test_largest_permutation_has_valid_distinct_numbers():
     permutation = Permutation(LARGEST, key=1)
     found = permutation.between(LARGEST - 1000, LARGEST)
     assert len(set(found.tolist())) == 1000
     assert 0 <= found.min() < found.max() < LARGEST
 
 
-def test_permutations_are_unchanged():
+def test_permutations_match_recorded_values():
     """Checkpoints taken within an epoch depend on it: changing it requires a new version of trainer.data.order."""
     assert Permutation(12, key=3)[:] == [6, 4, 1, 7, 11, 5, 8, 3, 2, 10, 0, 9]
     assert Permutation(10**8, key=3)[50_000_000:50_000_004] == [12188513, 6440902, 34304649, 62900442]
 
 
 @pytest.mark.parametrize("length", [1 << 10, 1000, 10_007])
-def test_each_number_is_as_likely_at_each_place(length):
+def test_numbers_are_uniform_over_positions(length):
     """In 64 cells of a table of position and number, and thus of the distance to the previous number."""
     cells, keys = 8, 40
     places, steps = torch.zeros(cells * cells), torch.zeros(cells)
@@ -67,7 +67,7 @@ def test_each_number_is_as_likely_at_each_place(length):
     assert ((steps - expected) ** 2 / expected).sum() < 33  # of 8
 
 
-def test_keys_give_permutations_of_their_own():
+def test_keys_give_all_permutations_equally_often():
     """Four numbers have 24 permutations: all occur about equally often."""
     found = Counter(tuple(Permutation(4, key=key)) for key in range(2400))
     assert set(found) == set(itertools.permutations(range(4)))

@@ -76,13 +76,13 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["net", "Net"])
-def test_a_model(name):
+def test_user_model_is_built_from_factory_or_class(name):
     model = build_model(ModelConfig(arch=f"mine_own:{name}"), shape=SHAPE, classes=3)
     assert model.training
     assert model(torch.zeros(5, *SHAPE)).shape == (5, 3)
 
 
-def test_a_data_set():
+def test_user_dataset_is_opened():
     train, test = open_data(DataConfig(dataset="mine_own:two", flip=True))
     assert (len(train), train.shape, train.classes, train.draws, test.draws) == (8, SHAPE, ("even", "odd"), 3, 0)
 
@@ -107,7 +107,7 @@ def test_a_data_set():
         ("a..b:net", ["'a'"]),
     ],
 )
-def test_an_invalid_model_gets_a_one_line_error(name, values):
+def test_invalid_user_model_gives_one_line_error(name, values):
     with refused("bad-plugin", *values) as error:
         build_model(ModelConfig(arch=name), shape=SHAPE, classes=3)
     assert str(error.value).startswith(f"--arch {name}")
@@ -127,26 +127,26 @@ def test_an_invalid_model_gets_a_one_line_error(name, values):
         ("fails", ["ValueError: two lines"]),
     ],
 )
-def test_an_invalid_data_set_gets_a_one_line_error(name, values):
+def test_invalid_user_dataset_gives_one_line_error(name, values):
     with refused("bad-plugin", *values) as error:
         open_data(DataConfig(dataset=f"mine_own:{name}"))
     assert "\n" not in str(error.value)
 
 
-def test_the_command_line_takes_their_names_and_no_others():
+def test_command_line_accepts_plugin_names_and_refuses_invalid_ones():
     assert parse(["--dataset", "a.b:c", "--arch", "a:b"]).data.dataset == "a.b:c"
     for wrong in ("digit", "a:b:c", ":b", "a:", "a b:c"):
         with refused("bad-flag-value", "--dataset", "digits", "synthetic", "package.module:factory"):
             parse(["--dataset", wrong])
 
 
-def test_an_unknown_name_in_a_file_is_refused_too(folder):
+def test_unknown_dataset_in_config_file_is_refused(folder):
     (folder / "c.toml").write_text('[data]\ndataset = "digit"\n')
     with refused("bad-value", "data.dataset: ", "digits", "synthetic", "package.module:factory"):
         parse([str(folder / "c.toml")])
 
 
-def test_modules_of_that_folder_hide_none_of_the_environment_s(folder):
+def test_user_modules_do_not_shadow_installed_modules(folder):
     for name in ("trainer", "torch", "random", "queue"):
         (folder / f"{name}.py").write_text("raise SystemExit('hidden')\n")
     code = """

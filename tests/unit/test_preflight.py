@@ -42,17 +42,17 @@ def refusal(answer):
     return refusal
 
 
-def test_a_good_node_prints_nothing_and_leaves_no_files(answer, tmp_path):
+def test_healthy_node_prints_nothing_and_leaves_no_files(answer, tmp_path):
     assert answer() == (0, "")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_packages_that_this_python_lacks(refusal, monkeypatch):
+def test_missing_packages_are_refused(refusal, monkeypatch):
     monkeypatch.setattr(preflight, "find_spec", lambda name: None if name in {"tqdm", "tomli_w"} else name)
     refusal([], "missing-package", f"({sys.executable})", "tomli_w, tqdm", "`make image`")
 
 
-def test_the_packages_that_it_looks_for_are_those_that_the_trainer_imports():
+def test_checked_packages_are_those_that_trainer_imports():
     source = Path(trainer.__file__).parent
     training = [path for path in source.rglob("*.py") if path.parent.name != "dask"]  # of no rank
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in training]
@@ -77,17 +77,17 @@ def test_the_packages_that_it_looks_for_are_those_that_the_trainer_imports():
         ("--epochs many", 2, "bad-flag-value", ["--epochs", "'many'", "1"]),
     ],
 )
-def test_what_cannot_be_used_is_named_in_one_line(refusal, tmp_path, flags, code, slug, values):  # noqa: PLR0917
+def test_unusable_flags_paths_and_config_give_one_line_error(refusal, tmp_path, flags, code, slug, values):  # noqa: PLR0917
     (tmp_path / "wrong.toml").write_text("[train]\nepoch = 3\n")
     refusal(flags.format(tmp_path).split(), slug, *values, code=code)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_node_without_the_gpu_that_was_asked_for(refusal):
+def test_device_cuda_without_gpu_is_refused(refusal):
     refusal(["--device", "cuda"], "no-gpu", "--device cuda", "SLIPWAY_DEVICE=cpu")
 
 
-def test_a_gpu_that_does_not_work(refusal, monkeypatch):
+def test_broken_gpu_is_refused(refusal, monkeypatch):
     def broken(*_, **__):
         raise RuntimeError("CUDA error: unknown error\nand more")
 
@@ -96,7 +96,7 @@ def test_a_gpu_that_does_not_work(refusal, monkeypatch):
     refusal(["--device", "auto"], "broken-gpu", "GPU 0", "CUDA error: unknown error", "nvidia-smi")
 
 
-def test_a_folder_that_another_run_owns(answer, refusal, tmp_path, monkeypatch):
+def test_run_folder_of_other_run_is_refused(answer, refusal, tmp_path, monkeypatch):
     owner = Lock(tmp_path, job_id="4711", attempt=1)
     owner.acquire()
     try:
@@ -142,7 +142,7 @@ class TestGpuCount:
             (1, (), {"RANKS_PER_NODE": "4"}),  # a site that binds GPUs without declaring it
         ],
     )
-    def test_enough(self, node, answer, count, flags, env):
+    def test_node_with_enough_gpus_is_accepted(self, node, answer, count, flags, env):
         node(count, **env)
         assert answer("--device", "cuda", *flags) == (0, "")
 
@@ -156,14 +156,14 @@ class TestGpuCount:
             (0, SPLIT, {"RANKS_PER_NODE": "1"}, [], ["DEVICE=cpu"]),
         ],
     )
-    def test_too_few_are_named_with_the_setting(self, node, refusal, count, flags, env, numbers, settings):  # noqa: PLR0917
+    def test_too_few_gpus_are_refused(self, node, refusal, count, flags, env, numbers, settings):  # noqa: PLR0917 -- fixtures
         node(count, **env)
         slug = "too-few-gpus" if count else "no-gpu"
         said = refusal(["--device", "cuda", *flags], slug, *(f"SLIPWAY_{each}" for each in settings))
         assert re.findall(r"(?<!\S)\d+", said) == list(map(str, numbers))
 
 
-def test_torch_is_imported_only_if_gpus_are_asked_for(tmp_path):
+def test_torch_is_not_imported_for_device_cpu(tmp_path):
     code = (
         "import sys; from trainer.launch import preflight; sys.exit(preflight.main() or 9 * ('torch' in sys.modules))"
     )
@@ -194,7 +194,7 @@ class TestMPI:
             (SRUN_LISTS + PMIX, ""),
         ],
     )
-    def test_one_that_can_start_the_ranks(self, outside, pmix):
+    def test_compatible_mpi_is_accepted(self, outside, pmix):
         preflight.check_mpi(outside, pmix)
 
     @pytest.mark.parametrize(
@@ -207,6 +207,6 @@ class TestMPI:
             ("mpirun (Open MPI) 4.1.4", "1.2.5", "1.2.5"),
         ],
     )
-    def test_one_that_cannot_is_refused_with_an_alternative(self, outside, pmix, named):
+    def test_incompatible_mpi_is_refused_and_horovod_gloo_suggested(self, outside, pmix, named):
         with refused("mpi-mismatch", "Open MPI v4.1.4", named, "horovod-gloo"):
             preflight.check_mpi(outside, pmix)

@@ -45,7 +45,7 @@ def written(folder, rank=0):
         ("3-9", [4], (3, 4)),
     ],
 )
-def test_these_steps_are_recorded(tmp_path, steps, epochs, recorded):
+def test_requested_steps_are_profiled_within_epoch(tmp_path, steps, epochs, recorded):
     work(profiler_for(Launch(profile=steps), tmp_path, ALONE), epochs)
     found, names = written(tmp_path / "profile")
     first, last = recorded
@@ -65,7 +65,7 @@ def test_these_steps_are_recorded(tmp_path, steps, epochs, recorded):
 
 
 @pytest.mark.parametrize("first", ["4", "9"])
-def test_steps_that_never_run_leave_only_a_warning(tmp_path, caplog, first):
+def test_profile_of_steps_that_never_run_only_warns(tmp_path, caplog, first):
     work(profiler_for(Launch(profile=first), tmp_path, ALONE), [3])
     assert list(tmp_path.iterdir()) == []
     warn_if_missed("3", 3)
@@ -75,14 +75,14 @@ def test_steps_that_never_run_leave_only_a_warning(tmp_path, caplog, first):
     assert_warning(caplog.text, "no-profile", f"--profile {first}", " 3 ")
 
 
-def test_what_is_stopped_in_the_middle_is_written(tmp_path):
+def test_profile_stopped_midway_is_written(tmp_path):
     batches = profiler_for(Launch(profile="1-9"), tmp_path, ALONE).watch(micro_batches([5], total=1)[0])
     next(batches), next(batches)
     batches.close()
     assert written(tmp_path / "profile")[0]["steps"] == [1, 1]
 
 
-def test_a_disk_that_takes_nothing_does_not_end_the_run(tmp_path, caplog):
+def test_unwritable_profile_folder_warns_without_ending_run(tmp_path, caplog):
     (tmp_path / "profile").write_text("a file")
     work(profiler_for(Launch(profile="1"), tmp_path, ALONE), [2])
     (message,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
@@ -90,7 +90,7 @@ def test_a_disk_that_takes_nothing_does_not_end_the_run(tmp_path, caplog):
 
 
 @pytest.mark.parametrize(("ranks", "recording"), [("0", [0]), ("1", [1]), ("0,2", [0, 2]), ("all", [0, 1, 2])])
-def test_these_ranks_record(tmp_path, ranks, recording):
+def test_only_selected_ranks_are_profiled(tmp_path, ranks, recording):
     launch = Launch(profile="1", profile_ranks=ranks)
     found = [rank for rank in range(3) if profiler_for(launch, tmp_path, World(rank, 3, rank, 3))]
     assert found == recording
@@ -101,7 +101,7 @@ def test_these_ranks_record(tmp_path, ranks, recording):
     ("steps", "ranks", "values"),
     [("5-4", "0", ["launch.profile: ", "5-4"]), ("5", "3", ["launch.profile_ranks: ", " 3", " 0 ", " 2."])],
 )
-def test_what_cannot_be_recorded_is_refused_on_all_ranks(tmp_path, steps, ranks, values):
+def test_invalid_profile_steps_or_ranks_are_refused_on_all_ranks(tmp_path, steps, ranks, values):
     for rank in range(3):
         with refused("bad-profile", *values) as error:
             profiler_for(Launch(profile=steps, profile_ranks=ranks), tmp_path, World(rank, 3, rank, 3))

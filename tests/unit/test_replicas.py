@@ -8,7 +8,7 @@ from slipway.dist.replicas import checksum
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool])
-def test_any_bit_that_flips_changes_both_sums(dtype):
+def test_flipped_bit_changes_both_checksums(dtype):
     tensor = torch.arange(60).reshape(3, 4, 5).to(dtype)
     plain, weighted = checksum(tensor)
     flipped = tensor.clone()
@@ -19,11 +19,11 @@ def test_any_bit_that_flips_changes_both_sums(dtype):
     assert weighted != other_weighted
 
 
-def test_values_that_have_changed_places_are_noticed():
+def test_swapped_values_change_checksum():
     assert checksum(torch.tensor([1.0, 2.0])) != checksum(torch.tensor([2.0, 1.0]))
 
 
-def test_neither_chunks_nor_the_order_in_memory_change_a_sum(monkeypatch):
+def test_checksum_does_not_depend_on_chunks_or_memory_layout(monkeypatch):
     tensor = torch.randn(7, 11, generator=torch.Generator().manual_seed(1))
     whole = checksum(tensor)
     assert checksum(tensor.t().contiguous().t()) == whole
@@ -32,5 +32,5 @@ def test_neither_chunks_nor_the_order_in_memory_change_a_sum(monkeypatch):
 
 
 @pytest.mark.parametrize("tensor", [torch.tensor(3.0), torch.empty(0), torch.empty(2, 0)])
-def test_tensors_of_few_elements(tensor):
+def test_checksum_of_scalar_and_empty_tensors(tensor):
     assert len(checksum(tensor)) == 2

@@ -21,7 +21,7 @@ from slipway.report.cli import main
 from support import permissions_hold
 
 
-def test_a_run(tmp_path, capsys):
+def test_report_of_one_run(tmp_path, capsys):
     run = make_run(tmp_path / "digits", attempts=2)
     make_confusion(run)
     page = report(tmp_path, run)
@@ -34,7 +34,7 @@ def test_a_run(tmp_path, capsys):
     assert (out, err) == (f"{tmp_path}/page.html\n", "")
 
 
-def test_the_policy_allows_only_the_style_and_script_of_the_page(tmp_path):
+def test_content_security_policy_allows_only_own_style_and_script(tmp_path):
     page = report(tmp_path, make_run(tmp_path / "run"))
     for kind in ("style", "script"):
         (content,) = page.hashes[kind]
@@ -45,12 +45,12 @@ def test_the_policy_allows_only_the_style_and_script_of_the_page(tmp_path):
     assert "http" not in re.sub("http-equiv", "", page.source)
 
 
-def test_no_torch_and_no_numpy_is_loaded():
+def test_report_imports_neither_torch_nor_numpy():
     code = "import sys, slipway.report.cli; print({'torch', 'numpy', 'matplotlib'} & set(sys.modules))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"
 
 
-def test_runs_are_compared(tmp_path):
+def test_several_runs_are_compared_by_differing_settings(tmp_path):
     runs = [make_run(tmp_path / f"run{seed}", seed=seed, lr=0.1 * (seed + 1)) for seed in range(3)]
     page = report(tmp_path, *runs)
     head = re.search(r"(?s)<thead>(.*?)</thead>", page.source)[1]
@@ -59,7 +59,7 @@ def test_runs_are_compared(tmp_path):
     assert page.figures()[:4] == ["validation loss"] * 2 + ["validation accuracy (%)"] * 2
 
 
-def test_runs_are_compared_by_what_auto_has_become(tmp_path):
+def test_auto_settings_are_compared_by_chosen_value(tmp_path):
     runs = [make_run(tmp_path / amp) for amp in ("bf16", "none")]
     for run in runs:
         write(run / "config.toml", '[train]\namp = "auto"\n')
@@ -72,13 +72,13 @@ def test_runs_are_compared_by_what_auto_has_become(tmp_path):
     assert "<td>none (auto)</td>" in page.source
 
 
-def test_runs_of_the_same_name_are_shown_with_their_parents(tmp_path):
+def test_runs_of_same_name_are_shown_with_parent_folder(tmp_path):
     page = report(tmp_path, make_run(tmp_path / "a" / "run"), make_run(tmp_path / "b" / "run"))
     assert ">a/run</a>" in page.source
     assert ">b/run</a>" in page.source
 
 
-def test_all_metrics_of_a_run_of_a_session_are_shown(tmp_path):
+def test_all_metrics_of_session_run_are_shown(tmp_path):
     found = [
         {"kind": "train", "step": step, "epoch": step / 10, "lr": 0.7, "elapsed": step / 5, "loss_d": 1 / step}
         | {"steps_per_second": 5.0}
@@ -92,7 +92,7 @@ def test_all_metrics_of_a_run_of_a_session_are_shown(tmp_path):
     assert "optimizer step</text>" in page.source  # bleu has no epoch
 
 
-def test_a_run_in_progress_is_shown_as_running(tmp_path, capsys):
+def test_run_with_lock_is_shown_as_running(tmp_path, capsys):
     run = make_run(tmp_path / "run", state="running")
     write(run / "lock", "{}")
     with (run / "metrics.jsonl").open("a") as file:
@@ -102,7 +102,7 @@ def test_a_run_in_progress_is_shown_as_running(tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_a_running_run_without_a_lock_has_crashed(tmp_path):
+def test_running_run_without_lock_is_shown_as_crashed(tmp_path):
     run = make_run(tmp_path / "run", state="running")
     (run / "checkpoints").mkdir()
     (run / "checkpoints" / "latest").symlink_to("step_00000180")
@@ -113,7 +113,7 @@ def test_a_running_run_without_a_lock_has_crashed(tmp_path):
     assert '<td class="n">137</td>' in page.source
 
 
-def test_the_steps_lost_by_a_crash_before_a_resume_are_read_from_its_log(tmp_path):
+def test_lost_steps_of_crashed_attempt_are_read_from_log(tmp_path):
     run = make_run(tmp_path / "run", attempts=2)
     write(run / "logs/1/status.json", {"attempt": 1, "state": "running", "start_step": 0, "step": 0})
     (run / "verdict.1").unlink()
@@ -124,7 +124,7 @@ def test_the_steps_lost_by_a_crash_before_a_resume_are_read_from_its_log(tmp_pat
     )
 
 
-def test_the_resources_that_an_attempt_used_are_shown(tmp_path):
+def test_resource_usage_of_each_attempt_is_shown(tmp_path):
     run = make_run(tmp_path / "run", attempts=3)
     assert "used" not in report(tmp_path, run).source.partition("<h3>Attempts</h3>")[2]
     account = {"nodes": 2, "count": 4, "unit": "GPU", "seconds": 4500, "gpus_seen": 8, "busy": 87}
@@ -139,7 +139,7 @@ def test_the_resources_that_an_attempt_used_are_shown(tmp_path):
     ]
 
 
-def test_goodput(tmp_path):
+def test_goodput_table_is_shown(tmp_path):
     run = make_run(tmp_path / "run", attempts=2)
     assert "Goodput" not in report(tmp_path, run).text
     line = {
@@ -159,7 +159,7 @@ def test_goodput(tmp_path):
     assert re.search(r"\b1 2 1 h 6 min", page.text)
 
 
-def test_profiles(tmp_path):
+def test_profiles_are_shown_per_rank_and_invalid_ones_skipped(tmp_path):
     run = make_run(tmp_path / "run")
     assert "Profile" not in report(tmp_path, run).text
     found = {
@@ -185,13 +185,13 @@ def test_profiles(tmp_path):
     assert ["GPU" in caption for caption in captions[:4]] == [False, False, True, True]
 
 
-def test_the_reason_of_a_failure_is_shown(tmp_path):
+def test_failure_reason_is_shown(tmp_path):
     reason = "diverged: the loss is nan at step 200"
     page = report(tmp_path, make_run(tmp_path / "run", state="failed", reason=reason))
     assert f"failed: {reason}" in page.text
 
 
-def test_a_folder_without_a_run_is_named(tmp_path, capsys):
+def test_folder_without_run_is_reported(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     report(tmp_path, tmp_path / "empty", tmp_path / "missing", code=78)
     err = capsys.readouterr().err
@@ -200,7 +200,7 @@ def test_a_folder_without_a_run_is_named(tmp_path, capsys):
     assert_warning(err, "cannot-read", f"{tmp_path}/missing: ", "No such file")
 
 
-def test_the_page_replaces_nothing_but_a_page(tmp_path, capsys):
+def test_output_overwrites_only_report_page(tmp_path, capsys):
     run = make_run(tmp_path / "run")
     metrics = run / "metrics.jsonl"
     before = metrics.read_text()
@@ -217,7 +217,7 @@ def test_the_page_replaces_nothing_but_a_page(tmp_path, capsys):
     assert_error(capsys.readouterr().err, "cannot-write", tmp_path / "no" / "page.html", "No such file")
 
 
-def test_many_classes_are_a_picture(tmp_path):
+def test_confusion_matrix_of_many_classes_is_image(tmp_path):
     run = make_run(tmp_path / "run")
     make_confusion(run, [f"c{number}" for number in range(100)])
     page = report(tmp_path, run)
@@ -230,7 +230,7 @@ def test_many_classes_are_a_picture(tmp_path):
 EVIL = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>{{7*7}}"
 
 
-def test_no_text_of_a_run_becomes_markup(tmp_path):
+def test_text_from_run_folder_is_escaped(tmp_path):
     evil = EVIL.replace("/", "\u2215")  # a slash separates folders
     run = make_run(tmp_path / evil, state="failed", reason=EVIL)
     make_confusion(run, [EVIL, "</style>", "a\u202eb\x00"])
@@ -249,7 +249,7 @@ def test_no_text_of_a_run_becomes_markup(tmp_path):
     assert "\x00" not in page.source
 
 
-def test_values_that_are_not_finite_are_counted_and_left_out(tmp_path, capsys):
+def test_nonfinite_values_are_counted_and_omitted(tmp_path, capsys):
     found = records()
     found[4]["loss"], found[6]["loss"], found[8]["loss"] = math.nan, math.inf, 10**400
     page = report(tmp_path, make_run(tmp_path / "run", found=found))
@@ -261,7 +261,7 @@ def test_values_that_are_not_finite_are_counted_and_left_out(tmp_path, capsys):
     assert [path for path in paths if not re.fullmatch(r"[MLHVv\d. -]+", path)] == []
 
 
-def test_extreme_numbers_are_drawn(tmp_path):
+def test_extreme_values_are_drawn_without_nan(tmp_path):
     for number, values in enumerate([[1e308, -1e308], [5e-324, 1.0], [0.0, 0.0], [1e-300, 1e300], [-1.0, 1e9]]):
         found = [
             {"kind": "train", "step": step, "epoch": 1.0, "elapsed": 1e12 * step, "loss": value}
@@ -301,7 +301,7 @@ def damage(run):
     yield "goodput.jsonl", "Permission denied"
 
 
-def test_what_cannot_be_read_is_named_and_the_rest_is_shown(tmp_path, capsys):
+def test_unreadable_files_are_reported_and_rest_is_shown(tmp_path, capsys):
     run = make_run(tmp_path / "run")
     said = list(damage(run))
     with permissions_hold():
@@ -316,13 +316,13 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_shown(tmp_path, capsys):
     assert f"<pre>{hostname}" not in page.source
 
 
-def test_a_name_that_is_not_utf8_is_shown(tmp_path):
+def test_run_name_that_is_not_utf8_is_shown(tmp_path):
     name = os.fsdecode(os.fsencode(str(tmp_path)) + b"/run\xff\n")
     page = report(tmp_path, make_run(Path(name)))
     assert "run\ufffd" in page.source
 
 
-def test_long_runs_keep_their_extremes_and_note_that_points_are_missing(tmp_path):
+def test_long_run_is_downsampled_with_note(tmp_path):
     found = records(steps=20000, per_epoch=2000, every=2)
     found[7777]["loss"] = 55.5
     page = report(tmp_path, make_run(tmp_path / "run", found=found))
@@ -337,7 +337,7 @@ def test_long_runs_keep_their_extremes_and_note_that_points_are_missing(tmp_path
     [*("", "[]", "{}", "[" * 9999), '{"schema": 2, "kind": "KIND", "points": {}, "trials": {}}'],
     ids=range(5),
 )
-def test_an_invalid_study_or_sweep_is_named(tmp_path, capsys, kind, content):
+def test_invalid_study_or_sweep_file_is_reported(tmp_path, capsys, kind, content):
     write(tmp_path / "set" / f"{kind}.json", content.replace("KIND", kind))
     assert report(tmp_path, tmp_path / "set").figures() == []
     assert_warning(capsys.readouterr().err, "left-out", f"{kind}.json: ")

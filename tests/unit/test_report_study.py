@@ -31,14 +31,14 @@ def assert_in_order(words, said):
     assert re.search(".*".join(map(re.escape, words)), said), said
 
 
-def test_speed_up_efficiency_and_cost():
+def test_speedup_efficiency_and_cost_of_points():
     one, two, four = points(100.0, 190.0, 300.0)
     assert (one.speedup, one.efficiency, one.cost) == (1.0, 1.0, 1.0)
     assert (two.speedup, two.ideal, two.efficiency) == (1.9, 2.0, 0.95)
     assert (four.efficiency, four.cost) == (0.75, 4.0)
 
 
-def test_the_basis_of_each_backend_is_its_fastest_point_of_the_fewest_units():
+def test_speedup_baseline_is_fastest_smallest_point_of_backend():
     found = [
         Measured("a", ranks=1, units=2, group="ddp", rate=100.0),
         Measured("b", ranks=2, units=2, group="ddp", rate=200.0),
@@ -61,7 +61,7 @@ def test_the_basis_of_each_backend_is_its_fastest_point_of_the_fewest_units():
         ((None, None), ["No ", "cores", " 0 "]),
     ],
 )
-def test_advice_names_a_point_and_the_reason(rates, words):
+def test_advice_names_best_point_and_reason(rates, words):
     assert_in_order(words, advise(points(*rates), unit="cores", scaling="strong")[0])
 
 
@@ -77,7 +77,7 @@ def test_advice_names_a_point_and_the_reason(rates, words):
         ({}, ["p2 ", " not "]),
     ],
 )
-def test_what_limits_a_point_is_named(point, words):
+def test_bottleneck_of_point_is_described(point, words):
     said = bottleneck(Measured("p2", ranks=2, units=2, group="ddp", **point), scaling="strong")
     assert_in_order(words, said)
     assert said.count("%") == sum("%" in word for word in words)
@@ -85,7 +85,7 @@ def test_what_limits_a_point_is_named(point, words):
 
 # regression: the queue wait included the preflight and copies of image and data
 @pytest.mark.parametrize(("seconds", "expected"), [(-30, -30), (3600, 0)], ids=["its job", "a copy"])
-def test_an_attempt_begins_with_its_job(tmp_path, seconds, expected):
+def test_attempt_begins_when_its_job_starts(tmp_path, seconds, expected):
     run = make_run(tmp_path / "run")
     started = dt.datetime.fromisoformat(json.loads((run / "run.json").read_text())["started"]).timestamp()
     write(run / "logs" / "1" / "job", "slurm 1\n")
@@ -95,7 +95,7 @@ def test_an_attempt_begins_with_its_job(tmp_path, seconds, expected):
 
 
 # regression: one slow moment of a study with four records per point was taken for communication
-def test_the_time_of_a_step_is_that_of_most_records(tmp_path):
+def test_step_time_ignores_outlier_records(tmp_path):
     found = [record for record in records(rate=1000.0, batch=64, every=5, data=0.05) if record["kind"] == "train"]
     for record in found[3:]:
         record["elapsed"] += 60.0
@@ -104,7 +104,7 @@ def test_the_time_of_a_step_is_that_of_most_records(tmp_path):
     assert shares.seconds_per_batch == pytest.approx(64 / 1000)
 
 
-def test_communication_is_the_difference_to_one_rank_with_as_large_a_batch():
+def test_communication_share_is_difference_to_single_rank():
     def point(ranks, seconds, waits=0.3, alike=(1, 32.0), group="ddp"):
         both = {"seconds_per_step": seconds, "seconds_per_batch": seconds + waits}
         return Measured(f"p{ranks}", ranks, ranks, group, alike=alike, **both)
@@ -122,7 +122,7 @@ def test_curves_are_compared_at_common_steps():
     assert difference({"a": {1: 1.0}, "b": {2: 1.0}}) is None
 
 
-def test_a_study_of_strong_scaling(tmp_path, capsys):
+def test_report_of_strong_scaling_study(tmp_path, capsys):
     page = report(tmp_path, make_study(tmp_path / "study"))
     assert " r4-c1: " in page.text
     (said,) = re.findall(r"<p>([^<]*\bloss\b[^<]*)</p>", page.source)
@@ -136,13 +136,13 @@ def test_a_study_of_strong_scaling(tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_a_study_of_weak_scaling_shows_the_curves(tmp_path):
+def test_report_of_weak_scaling_study_shows_curves(tmp_path):
     page = report(tmp_path, make_study(tmp_path / "study", scaling="weak"))
     assert re.search(r"<h2>study: .*\bweak\b", page.source)
     assert page.figures()[2:6] == ["validation loss"] * 2 + ["validation accuracy (%)"] * 2
 
 
-def test_gpus_are_counted_if_the_runs_used_some(tmp_path):
+def test_gpus_are_counted_if_runs_used_gpus(tmp_path):
     study = make_study(tmp_path / "study")
     for run in study.glob("r*-c1/run.json"):
         write(run, json.loads(run.read_text()) | {"launch": {"device": "cuda", "devices_per_rank": 2}})
@@ -151,7 +151,7 @@ def test_gpus_are_counted_if_the_runs_used_some(tmp_path):
     assert re.search(r"\b16 GPUs\b\D*\b8\.", page.text)
 
 
-def test_invalid_points_are_left_out(tmp_path, capsys):
+def test_invalid_study_points_are_omitted_and_reported(tmp_path, capsys):
     study = make_study(tmp_path / "study")
     (study / "link").symlink_to(study / "r1-c1")
     write(study / "r2-c1/metrics.jsonl", "{\n")

@@ -27,7 +27,7 @@ def candidates(key, found, *, state="done"):
     return made
 
 
-def test_the_best_comes_first_and_what_is_not_complete_last():
+def test_candidates_are_ranked_best_first_and_incomplete_last():
     found = candidates("lr", {"0.1": [0.8, 0.9], "0.2": [0.9, 0.9], "0.3": [0.99]})
     found[2].trials *= 2  # one of which has no metric
     assert [each.values["lr"] for each in rank(found, "max")] == ["0.2", "0.1", "0.3"]
@@ -50,7 +50,7 @@ def test_the_best_comes_first_and_what_is_not_complete_last():
         ({}, ["No ", "accuracy"]),
     ],
 )
-def test_the_advice_names_the_best_its_certainty_and_what_to_try_next(found, words):
+def test_advice_names_best_value_certainty_and_next_values(found, words):
     said = " ".join(advise(rank(candidates("lr", found), "max"), metric="accuracy", goal="max"))
     assert re.search(".*".join(map(re.escape, words)), said), said
 
@@ -76,7 +76,7 @@ def make_sweep(path, *, seeds=1, more=(), changed=None, **head):
     return path
 
 
-def test_a_sweep_shows_the_best_first(tmp_path, capsys):
+def test_report_of_sweep_shows_best_first(tmp_path, capsys):
     page = report(tmp_path, make_sweep(tmp_path / "sweep"))
     assert re.search(r"<h2>sweep: .*\boptim\.lr</h2>", page.source)
     assert BEST in page.text
@@ -87,26 +87,26 @@ def test_a_sweep_shows_the_best_first(tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_the_spread_over_seeds_is_shown(tmp_path):
+def test_spread_over_seeds_is_shown(tmp_path):
     page = report(tmp_path, make_sweep(tmp_path / "sweep", seeds=3))
     assert ">±</th>" in page.source
     assert "0.01" in page.text
 
 
-def test_the_lowest_loss_is_best(tmp_path):
+def test_lowest_loss_is_best_for_goal_min(tmp_path):
     page = report(tmp_path, make_sweep(tmp_path / "sweep", metric="loss", goal="min"))
     assert re.search(rf"{re.escape(BEST)}.*\bloss\b.*\bminimum\b\D+\b4\.", page.text)
 
 
 @pytest.mark.parametrize(("rung", "shown"), [(1, "6"), (10**9, NOTHING), (-9, NOTHING)])
-def test_the_epochs_of_a_trial_are_shown(tmp_path, rung, shown):
+def test_epochs_of_each_trial_are_shown(tmp_path, rung, shown):
     page = report(tmp_path, make_sweep(tmp_path / "sweep", rungs=[2, 6], changed={2: {"rung": rung}}))
     epochs = re.findall(r'<td class="n">(\S+)</td><td class="runs"><a href="#run-', page.source)
     assert epochs == [shown, "2", "2", "2"]
 
 
 # regression: only 64 KiB of the file were read, and the page had no trials
-def test_a_large_sweep_is_read_whole(tmp_path, capsys):
+def test_sweep_file_over_64_kib_is_read_completely(tmp_path, capsys):
     names = [f"{number:040}" for number in range(4, 900)]
     more = [{"name": name, "run": name, "values": {"optim.lr": name}} for name in names]
     sweep = make_sweep(tmp_path / "sweep", more=more)
@@ -115,14 +115,14 @@ def test_a_large_sweep_is_read_whole(tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_a_trial_without_an_evaluation_has_no_result(tmp_path):
+def test_trial_without_evaluation_has_no_result(tmp_path):
     sweep = make_sweep(tmp_path / "sweep", metric="loss", goal="min")
     record = {"kind": "train", "step": 1, "loss": 1e-6}
     write(sweep / "000" / "metrics.jsonl", json.dumps(record) + "\n")
     assert BEST in report(tmp_path, sweep).text
 
 
-def test_a_key_that_a_trial_does_not_have(tmp_path):
+def test_trial_without_swept_key_is_accepted(tmp_path):
     assert BEST in report(tmp_path, make_sweep(tmp_path / "sweep", changed={0: {"values": {}}})).text
 
 
@@ -131,7 +131,7 @@ def test_invalid_rungs_are_ignored(tmp_path, rungs):
     assert ">epochs</th>" not in report(tmp_path, make_sweep(tmp_path / "sweep", rungs=rungs)).source
 
 
-def test_invalid_trials_are_left_out(tmp_path, capsys):
+def test_invalid_trials_are_omitted_and_reported(tmp_path, capsys):
     more = [{"name": "x", "run": "../x"}, 7, {"name": "later <b>", "run": "004", "values": {"a": "b"}}]
     page = report(tmp_path, make_sweep(tmp_path / "sweep", more=more))
     err = capsys.readouterr().err

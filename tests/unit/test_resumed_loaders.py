@@ -266,7 +266,7 @@ def assert_resumes(tmp_path, make_loader, stop_at, **options):
 
 
 @pytest.mark.parametrize("name", LOADERS)
-def test_a_resumed_run_sees_the_batches_of_the_whole_one(name, tmp_path):
+def test_resumed_run_gets_batches_of_uninterrupted_run(name, tmp_path):
     whole = assert_resumes(tmp_path, LOADERS[name], 4 if name == "worker by worker" else 5)
     assert len(set(whole)) == len(whole) or name == "list"
 
@@ -277,7 +277,7 @@ class Backwards(list):
 
 
 @pytest.mark.parametrize("kind", [range, tuple, Backwards])
-def test_batches_that_are_there_already_are_not_read_again(kind, tmp_path, caplog):
+def test_batches_in_memory_are_skipped_without_reading(kind, tmp_path, caplog):
     batches = range(4) if kind is range else kind(range(4))
     assert_resumes(tmp_path, lambda: batches, 2, epochs=1)
     if kind is Backwards:
@@ -288,7 +288,7 @@ def test_batches_that_are_there_already_are_not_read_again(kind, tmp_path, caplo
 
 @pytest.mark.parametrize("kind", [Endless, EndlessWithLength])
 @pytest.mark.parametrize("options", [{"batch_size": None}, {"batch_size": 2, **WORKER}], ids=repr)
-def test_a_sampler_without_end_is_left_by_break(kind, options, tmp_path, monkeypatch):
+def test_endless_sampler_with_break_resumes_exactly(kind, options, tmp_path, monkeypatch):
     monkeypatch.setattr("slipway.data.order.CHUNK", 4)
     own = random.Random(3)
     draws = [random.random, own.random, lambda: torch.rand(1).item()]
@@ -378,7 +378,7 @@ grow_once = once(lambda loader: loader.dataset.indices.extend([3] * 4))
 
 @pytest.mark.parametrize("workers", [{}, PERSISTENT], ids=["rank", "workers"])
 @pytest.mark.parametrize("change", [halve_once, raise_once], ids=["loader", "data"])
-def test_a_change_takes_effect_in_the_next_pass(change, workers, tmp_path):
+def test_loader_change_takes_effect_in_next_pass(change, workers, tmp_path):
     found = []
     for between in (None, change):
         train(
@@ -416,14 +416,14 @@ LACKING = {
 
 
 @pytest.mark.parametrize("name", MADE_AGAIN)
-def test_a_change_that_a_resumed_attempt_makes_again_is_exact(name, tmp_path, caplog):
+def test_loader_change_repeated_by_resumed_attempt_is_exact(name, tmp_path, caplog):
     change, make_loader, stop_at = MADE_AGAIN[name]
     assert_resumes(tmp_path, make_loader, stop_at, between=change, epochs=3)
     assert "changed-loader" not in slugs(caplog.text)
 
 
 @pytest.mark.parametrize("name", LACKING)
-def test_a_change_that_a_resumed_attempt_lacks_is_named(name, tmp_path, caplog):
+def test_loader_change_missing_in_resumed_attempt_is_reported(name, tmp_path, caplog):
     change, make_loader, stop_at, named = LACKING[name]
     with pytest.raises(Stopped):
         train(Attempt(tmp_path, stop_at), make_loader, between=change, epochs=3)
@@ -433,14 +433,14 @@ def test_a_change_that_a_resumed_attempt_lacks_is_named(name, tmp_path, caplog):
 
 
 @pytest.mark.parametrize("make", [torch.zeros, np.zeros, lambda shape: torch.zeros(shape[::-1]).T])
-def test_of_large_data_elements_at_equal_distances_are_compared(make):
+def test_digest_of_large_data_samples_elements_at_equal_distances(make):
     data = make((1000, 600))
     before = data_digest_of(data)
     data[7] = 1
     assert data_digest_of(data) != before
 
 
-def test_data_that_is_slow_to_read_is_identified_only_by_shape(tmp_path):
+def test_digest_of_slow_data_covers_only_shape(tmp_path):
     mapped = np.memmap(tmp_path / "data", "float32", "w+", shape=(8,))
     (tmp_path / "tensor").write_bytes(bytes(32))
     of_file = torch.from_file(str(tmp_path / "tensor"), shared=True, size=8)
@@ -450,11 +450,11 @@ def test_data_that_is_slow_to_read_is_identified_only_by_shape(tmp_path):
 
 
 @pytest.mark.parametrize(("copies", "stop_at"), [(True, 2), (True, 5), (False, 2)])
-def test_a_list_that_the_script_shuffles_in_each_epoch_is_exact(copies, stop_at, tmp_path):
+def test_list_shuffled_by_script_each_epoch_resumes_exactly(copies, stop_at, tmp_path):
     assert_resumes(tmp_path, lambda: shuffling(copies=copies), stop_at)
 
 
-def test_a_list_that_the_script_shuffles_in_place_is_named_in_a_later_epoch(tmp_path, caplog):
+def test_list_shuffled_in_place_is_reported_in_later_epoch(tmp_path, caplog):
     with pytest.raises(Stopped):
         train(Attempt(tmp_path, 5), lambda: shuffling(copies=False))
     train(Attempt(tmp_path), lambda: shuffling(copies=False))
@@ -488,7 +488,7 @@ class Weighted(Shuffled):
 
 
 @pytest.mark.parametrize("within", [True, False])
-def test_a_sampler_in_extra_that_changes_within_the_epoch_is_named(within, tmp_path, caplog):
+def test_sampler_in_extra_changed_within_epoch_is_reported(within, tmp_path, caplog):
     def script(attempt):
         sampler = Weighted()
 
@@ -512,7 +512,7 @@ def test_a_sampler_in_extra_that_changes_within_the_epoch_is_named(within, tmp_p
     assert slugs(caplog.text).count("changed-loader") == within
 
 
-def test_a_change_that_an_attempt_has_made_again_is_remembered(tmp_path, caplog):
+def test_repeated_loader_change_is_remembered_by_later_attempts(tmp_path, caplog):
     for stop_at in (5, 2):  # in the epoch of the change, and in the next one
         with pytest.raises(Stopped):
             train(Attempt(tmp_path, stop_at), plain, between=halve_once, epochs=3)
@@ -522,7 +522,7 @@ def test_a_change_that_an_attempt_has_made_again_is_remembered(tmp_path, caplog)
 
 
 @pytest.mark.parametrize("make_data", [lambda: Drawing(rng()), lambda: Stream(random.Random(1))], ids=["map", "stream"])
-def test_a_validation_by_workers_that_persist_draws_alike(make_data, tmp_path):
+def test_validation_with_persistent_workers_draws_same_after_resume(make_data, tmp_path):
     def script(attempt):
         loader = DataLoader(make_data(), 3, worker_init_fn=seed_by_id, **PERSISTENT)
         validations = []
@@ -543,7 +543,7 @@ def test_a_validation_by_workers_that_persist_draws_alike(make_data, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["continues", "seeded", "saved"])
-def test_a_generator_that_is_not_restored_is_named(kind, tmp_path, caplog):
+def test_unsaved_loader_generator_is_reported(kind, tmp_path, caplog):
     generator = torch.Generator()
     loader = DataLoader(Samples(), 4, shuffle=True, generator=generator)
 
@@ -559,7 +559,7 @@ def test_a_generator_that_is_not_restored_is_named(kind, tmp_path, caplog):
 
 @pytest.mark.parametrize("options", [{}, WORKER], ids=["rank", "worker"])
 @pytest.mark.parametrize("endless", [False, True])
-def test_the_body_may_draw_from_a_generator_of_the_loader(options, endless, tmp_path, monkeypatch):
+def test_loop_body_drawing_from_loader_generator_resumes_exactly(options, endless, tmp_path, monkeypatch):
     monkeypatch.setattr("slipway.data.order.CHUNK", 2)
 
     def make_loader():

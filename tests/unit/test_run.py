@@ -43,14 +43,14 @@ def finished(tmp_path_factory):
     return path
 
 
-class TestWholeRun:
+class TestCompletedRun:
     @staticmethod
     def is_pickle(path):
         """Return whether ``path`` is a pickle, directly or inside a ZIP as torch.save writes it."""
         data = path.read_bytes()
         return zipfile.is_zipfile(path) or data.startswith(b"\x80") or b"\x80\x02}" in data
 
-    def test_the_tree_is_that_of_the_contract(self, finished):
+    def test_run_folder_has_files_of_contract(self, finished):
         assert {entry.name for entry in finished.iterdir()} == {
             *("checkpoints", "config.toml", "figures", "goodput.jsonl", "logs", "metrics.jsonl", "run.json"),
             *("status.json", "tensorboard", "verdict.1"),
@@ -66,7 +66,7 @@ class TestWholeRun:
             *("manifest.json", "model.safetensors", "optimizer.safetensors", "ema.safetensors")
         }
 
-    def test_nothing_in_it_is_pickled(self, finished, tmp_path):
+    def test_run_folder_contains_no_pickle(self, finished, tmp_path):
         (tmp_path / "plain").write_bytes(pickle.dumps({"a": 1}, protocol=2))
         torch.save({"a": torch.zeros(1)}, tmp_path / "torch")
         assert self.is_pickle(tmp_path / "plain")
@@ -75,7 +75,7 @@ class TestWholeRun:
         assert len(files) > 10
         assert [file for file in files if self.is_pickle(file)] == []
 
-    def test_its_metrics_tell_of_each_step_and_of_the_test(self, finished):
+    def test_metrics_record_each_step_and_validation(self, finished):
         records = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
         assert [(record["kind"], record["step"]) for record in records] == [
             ("train", 1),
@@ -84,12 +84,12 @@ class TestWholeRun:
             ("validation", 3),
         ]
 
-    def test_the_samples_of_each_step_are_recorded(self, finished):
+    def test_sample_ids_of_each_step_are_recorded(self, finished):
         records = [json.loads(line) for line in (finished / "logs" / "samples.rank0.jsonl").read_text().splitlines()]
         assert [(record["step"], len(record["ids"])) for record in records] == [(0, 64), (1, 64), (2, 64)]
 
     @pytest.mark.parametrize("attempt", ["", "2"])
-    def test_a_resume_that_is_refused_leaves_it_as_it_was(self, finished, attempt):
+    def test_refused_resume_leaves_run_folder_unchanged(self, finished, attempt):
         before = snapshot(finished)
         settings = Settings(
             model=ModelConfig(arch="mnist-cnn"),
@@ -103,7 +103,7 @@ class TestWholeRun:
         assert after == before
 
 
-def test_the_environment_names_trackers(tmp_path):
+def test_slipway_trackers_variable_selects_trackers(tmp_path):
     settings = Settings(
         model=ModelConfig(arch="mlp"),
         train=TrainConfig(max_steps=1, epochs=1),
@@ -121,7 +121,7 @@ def test_the_environment_names_trackers(tmp_path):
     assert {"train/loss", "validation/accuracy"} <= found
 
 
-def test_a_run_in_several_parts_is_the_run_in_one(tmp_path):
+def test_run_in_parts_by_stop_epoch_equals_uninterrupted_run(tmp_path):
     def train(name, stop_epoch=None):
         settings = Settings(
             data=DataConfig(crop_padding=1),

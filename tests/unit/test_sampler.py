@@ -62,7 +62,7 @@ def global_steps(size, **plan):
 @every_case
 @any_micro_steps
 @pytest.mark.parametrize("version", VERSIONS)
-def test_step_k_takes_the_same_samples_for_every_world_size(samples, batch_size, size, micro_steps, version):
+def test_each_step_takes_same_samples_for_every_world_size(samples, batch_size, size, micro_steps, version):
     order = order_of(samples, version)[:].tolist()
     expected = [order[begin : begin + batch_size] for begin in range(0, samples, batch_size)]
     plan = {"samples": samples, "batch_size": batch_size, "micro_steps": micro_steps, "version": version}
@@ -73,7 +73,7 @@ def test_step_k_takes_the_same_samples_for_every_world_size(samples, batch_size,
 
 @every_world
 @every_case
-def test_an_epoch_resumed_after_any_step_continues_as_the_uninterrupted_one(samples, batch_size, size):
+def test_epoch_resumed_after_any_step_matches_uninterrupted_epoch(samples, batch_size, size):
     for rank in range(size):
         plan = {"samples": samples, "batch_size": batch_size, "micro_steps": 2}
         whole = steps_of(rank, size, **plan)
@@ -85,7 +85,7 @@ def test_an_epoch_resumed_after_any_step_continues_as_the_uninterrupted_one(samp
 
 
 @every_case
-def test_an_epoch_resumed_by_another_world_and_batch_size_still_sees_the_rest_once(samples, batch_size):
+def test_epoch_resumed_with_other_world_covers_each_sample_once(samples, batch_size):
     for start in range(samples + 1):
         before = order_of(samples)[:start].tolist()
         after = chain.from_iterable(global_steps(3, samples=samples, batch_size=batch_size + 2, start=start))
@@ -94,7 +94,7 @@ def test_an_epoch_resumed_by_another_world_and_batch_size_still_sees_the_rest_on
 
 @every_world
 @every_case
-def test_a_rank_without_samples_joins_the_step_once_and_without_weight(samples, batch_size, size):
+def test_rank_without_samples_joins_step_with_zero_weight(samples, batch_size, size):
     for rank in range(size):
         for index, step in enumerate(steps_of(rank, size, samples=samples, batch_size=batch_size, micro_steps=3)):
             in_step = min(batch_size, samples - index * batch_size)
@@ -108,9 +108,7 @@ def test_a_rank_without_samples_joins_the_step_once_and_without_weight(samples, 
 @every_world
 @every_case
 @any_micro_steps
-def test_the_counted_samples_of_a_step_add_up_to_the_weight_that_each_micro_batch_carries(
-    samples, batch_size, size, micro_steps
-):
+def test_step_samples_equals_counted_samples_over_all_ranks(samples, batch_size, size, micro_steps):
     plan = {"samples": samples, "batch_size": batch_size, "micro_steps": micro_steps}
     for steps in zip(*(steps_of(rank, size, **plan) for rank in range(size)), strict=True):
         micros = [micro for step in steps for micro in step]
@@ -120,7 +118,7 @@ def test_the_counted_samples_of_a_step_add_up_to_the_weight_that_each_micro_batc
 @every_world
 @every_case
 @any_micro_steps
-def test_micro_batches_are_as_even_as_can_be_and_never_empty(samples, batch_size, size, micro_steps):
+def test_micro_batches_are_even_and_never_empty(samples, batch_size, size, micro_steps):
     for rank in range(size):
         for step in steps_of(rank, size, samples=samples, batch_size=batch_size, micro_steps=micro_steps):
             sizes = [len(micro.ids) for micro in step]
@@ -131,7 +129,7 @@ def test_micro_batches_are_as_even_as_can_be_and_never_empty(samples, batch_size
 
 @pytest.mark.parametrize("samples", [0, 1, 5, 12, 13])
 @pytest.mark.parametrize("parts", [1, 2, 3, 5, 8])
-def test_parts_are_contiguous_complete_and_the_longer_ones_come_first(samples, parts):
+def test_parts_are_contiguous_complete_and_longest_first(samples, parts):
     pieces = [part(np.arange(samples), index, parts) for index in range(parts)]
     sizes = [len(piece) for piece in pieces]
     assert np.concatenate(pieces).tolist() == list(range(samples))
@@ -141,7 +139,7 @@ def test_parts_are_contiguous_complete_and_the_longer_ones_come_first(samples, p
 
 @every_world
 @pytest.mark.parametrize("samples", [1, 10, 37])
-def test_every_sample_is_evaluated_by_exactly_one_rank(samples, size):
+def test_each_sample_is_evaluated_by_exactly_one_rank(samples, size):
     shares = [rank_share(samples, rank=rank, size=size) for rank in range(size)]
     assert np.concatenate(shares).tolist() == list(range(samples))
 
@@ -151,14 +149,14 @@ def whole_order(version, samples, **place):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_order_depends_on_seed_and_epoch(version):
+def test_order_depends_on_seed_and_epoch(version):
     orders = [whole_order(version, 50, seed=seed, epoch=epoch) for seed in range(3) for epoch in range(3)]
     assert len(set(map(tuple, orders))) == len(orders)
     assert all(sorted(order) == list(range(50)) for order in orders)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_order_depends_on_nothing_else(version):
+def test_order_does_not_depend_on_global_generators(version):
     before = whole_order(version, 50, seed=1, epoch=2)
     random.seed(9)
     torch.manual_seed(9)
@@ -166,7 +164,7 @@ def test_the_order_depends_on_nothing_else(version):
     assert whole_order(version, 50, seed=1, epoch=2) == before
 
 
-def test_the_orders_of_each_version_are_unchanged():
+def test_orders_of_each_version_match_recorded_values():
     """If this fails, the version needs a new number: checkpoints taken within an epoch cannot be resumed exactly."""
     assert VERSIONS == (2, 3)
     assert whole_order(TABLES, 10, seed=0, epoch=0) == [8, 0, 3, 7, 6, 4, 1, 5, 2, 9]
@@ -176,7 +174,7 @@ def test_the_orders_of_each_version_are_unchanged():
     assert held_out.tolist() == [8, 12, 15, 19]
 
 
-def test_the_numbers_that_augment_are_unchanged():
+def test_augmentation_draws_match_recorded_values():
     ids = np.array([3, 0])
     tables = epoch_of(TABLES, 5, seed=0, epoch=0, draws=2).draws(ids)
     keyed = epoch_of(KEYED, 5, seed=0, epoch=0, draws=2).draws(ids)
@@ -186,7 +184,7 @@ def test_the_numbers_that_augment_are_unchanged():
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_numbers_that_augment_are_uniform_and_independent_of_other_samples(version):
+def test_augmentation_draws_are_uniform_and_independent_per_sample(version):
     epoch = epoch_of(version, 20_000, seed=5, epoch=1, draws=5)
     found = epoch.draws(np.arange(20_000))
     assert found.shape == (20_000, 5)
@@ -199,10 +197,10 @@ def test_the_numbers_that_augment_are_uniform_and_independent_of_other_samples(v
     assert epoch_of(version, 5, seed=0, epoch=0).draws(np.arange(5)) is None
 
 
-def test_a_new_run_draws_tables_up_to_the_same_number_of_samples_as_before():
+def test_order_version_of_new_run_depends_on_dataset_size():
     assert [version_for(samples) for samples in (1, LARGE, LARGE + 1)] == [TABLES, TABLES, KEYED]
 
 
-def test_the_batch_size_of_a_step_is_global_unless_it_is_given_for_each_rank():
+def test_batch_size_is_global_unless_given_per_rank():
     assert global_batch_size(TrainConfig(batch_size=10), 4) == 10
     assert global_batch_size(TrainConfig(batch_size=10, batch_size_per_rank=16), 4) == 64

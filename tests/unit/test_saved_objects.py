@@ -100,18 +100,18 @@ def bits(tensor):
 
 
 class TestStateOfEachRank:
-    def test_generators_continue_where_those_of_their_rank_were(self, tmp_path):
+    def test_generators_are_restored_per_rank(self, tmp_path):
         checkpoint = save(3, lambda rank: generators(100 + rank, drawn=2 + rank), tmp_path)
         found = load(3, lambda _: generators(0), checkpoint)
         assert [draw(given) for given in found] == [draw(generators(100 + rank, drawn=2 + rank)) for rank in range(3)]
 
-    def test_what_is_alike_is_saved_once(self, tmp_path):
+    def test_equal_state_of_ranks_is_saved_once(self, tmp_path):
         checkpoint = save(3, lambda _: generators(7), tmp_path)
         assert {*checkpoint.header.trees, *checkpoint.tensors} == {*generators(7)}
         assert {*checkpoint.header.facts} == {"world_size"}
         assert len({str(draw(given)) for given in load(2, lambda _: generators(0), checkpoint)}) == 1
 
-    def test_only_ranks_that_differ_from_rank_0_are_saved_besides(self, tmp_path):
+    def test_only_states_different_from_rank_0_are_saved_per_rank(self, tmp_path):
         def make(rank):
             return {"extra": Holder({"a": special(rank == 2), "n": {"of": [rank == 2]}})}
 
@@ -122,13 +122,13 @@ class TestStateOfEachRank:
             assert bits(given["extra"].state["a"]) == bits(special(rank == 2))
 
     @pytest.mark.parametrize("states", [[{"a": 1}, {"b": 1}], [{}, {"a": torch.ones(2)}], [{"a": 512}, {"a": 65537}]])
-    def test_states_of_other_keys_or_kinds_stay_apart(self, states, tmp_path):
+    def test_states_with_different_keys_or_types_are_saved_per_rank(self, states, tmp_path):
         checkpoint = save(2, lambda rank: {"extra": Holder(states[rank])}, tmp_path)
         assert [str(given["extra"].state) for given in load(2, lambda _: {"extra": Holder({})}, checkpoint)] == [
             *map(str, states)
         ]
 
-    def test_a_scheduler_that_follows_its_own_ranks_loss(self, tmp_path):
+    def test_plateau_scheduler_is_restored_per_rank(self, tmp_path):
         def make(rank):
             optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2))], 1.0)
             scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
@@ -142,7 +142,7 @@ class TestStateOfEachRank:
             assert given["scheduler"].state_dict() == expected["scheduler"].state_dict()
             assert given["optimizer"].param_groups[0]["lr"] == expected["optimizer"].param_groups[0]["lr"]
 
-    def test_a_model_that_each_rank_trains_alone(self, tmp_path):
+    def test_independently_trained_models_are_restored_per_rank(self, tmp_path):
         def make(seed):
             torch.manual_seed(seed)
             model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
@@ -162,7 +162,7 @@ class TestStateOfEachRank:
             moments = [given["optimizer"].state_dict(), made[rank]["optimizer"].state_dict()]
             assert str(moments[0]) == str(moments[1])
 
-    def test_an_object_that_fails_on_one_rank_ends_all(self, tmp_path):
+    def test_state_error_on_one_rank_is_raised_on_all(self, tmp_path):
         def action(comm):
             _, objects = objects_of(comm, {"extra": Holder({"a": object() if comm.world.rank else 1})})
             with pytest.raises(Exception, match="object"):
@@ -170,7 +170,7 @@ class TestStateOfEachRank:
 
         on_ranks(2, action)
 
-    def test_what_is_too_large_is_named_at_the_save_and_not_resumed(self, tmp_path, monkeypatch, caplog):
+    def test_too_large_rank_state_warns_at_save_and_blocks_resume(self, tmp_path, monkeypatch, caplog):
         def make(rank):
             return {"extra.a": Holder({"x": torch.full((300,), rank)}), "extra.b": Holder({"x": rank})}
 
@@ -181,7 +181,7 @@ class TestStateOfEachRank:
         with refused("rank-state-not-saved", "extra.a"):
             require_restorable(checkpoint.header, {}, 2)
 
-    def test_averaged_parameters_that_differ_are_named(self, tmp_path, monkeypatch, caplog):
+    def test_different_parameters_under_horovod_are_reported(self, tmp_path, monkeypatch, caplog):
         monkeypatch.setattr(data_parallel, "under_horovod", lambda: True)
         models = [nn.Linear(2, 2) for _ in range(2)]
         save(2, lambda rank: {"model": models[rank]}, tmp_path)
@@ -199,8 +199,8 @@ def noisy(seed, rank=0):
     return {ATTRIBUTES: ModuleAttributes({"model": model})}
 
 
-class TestAnotherNumberOfRanks:
-    def test_generators_of_further_ranks_are_seeded_apart_and_alike_in_each_attempt(self, tmp_path, caplog):
+class TestChangedWorldSize:
+    def test_generators_of_added_ranks_are_distinct_and_reproducible(self, tmp_path, caplog):
         checkpoint = save(2, lambda rank: generators(100 + rank, drawn=1), tmp_path)
         drawn = [[draw(given) for given in load(4, lambda _: generators(0), checkpoint)] for _ in range(2)]
         assert drawn[0] == drawn[1]
@@ -209,7 +209,7 @@ class TestAnotherNumberOfRanks:
             assert len({str(numbers) for numbers in of_kind}) == 4
         assert_warning(caplog.text, "rank-state-changed", "extra.numpy", 2, 4)
 
-    def test_generators_in_modules_are_too_but_not_those_that_were_alike(self, tmp_path, caplog):
+    def test_module_generators_of_added_ranks_differ_if_saved_per_rank(self, tmp_path, caplog):
         checkpoint = save(2, lambda rank: noisy(100 + rank, rank), tmp_path)
         models = [given[ATTRIBUTES]._models["model"] for given in load(4, lambda _: noisy(0), checkpoint)]
         of_ranks, alike, of_numpy = ([model.noise[kind].random() for model in models] for kind in range(3))
@@ -219,7 +219,7 @@ class TestAnotherNumberOfRanks:
         assert_warning(caplog.text, "rank-state-changed", "attributes", 2, 4)
 
     @pytest.mark.parametrize("size", [1, 2, 3])
-    def test_an_attribute_that_may_be_the_number_of_ranks_is_named(self, size, tmp_path, caplog):
+    def test_attribute_equal_to_old_world_size_is_reported(self, size, tmp_path, caplog):
         def make(_):
             model = nn.Linear(1, 1)
             part = ModuleAttributes({"model": model})
@@ -233,7 +233,7 @@ class TestAnotherNumberOfRanks:
             assert "other" not in caplog.text
 
     @pytest.mark.parametrize("size", [1, 3])
-    def test_other_objects_are_refused(self, size, tmp_path):
+    def test_per_rank_objects_are_refused_after_world_size_change(self, size, tmp_path):
         checkpoint = save(2, lambda rank: {"extra.a": Holder({"x": rank}), "extra.b": Holder({"x": 1})}, tmp_path)
         with refused("different-ranks", "extra.a", 2, size):
             require_restorable(checkpoint.header, {"extra.a": Holder(), "extra.b": Holder()}, size)
@@ -245,11 +245,11 @@ class TestAnotherNumberOfRanks:
             ("running_mean", {"synchronized": ["model"]}, []),
         ],
     )
-    def test_buffers_are_those_of_rank_0(self, tensor, facts, found, caplog):
+    def test_buffers_are_taken_from_rank_0(self, tensor, facts, found, caplog):
         require_restorable(*of_one_tensor(tensor, facts), 3)
         assert slugs(caplog.text) == found
 
-    def test_parameters_that_differ_are_refused(self):
+    def test_parameters_that_differ_between_ranks_are_refused(self):
         with refused("different-ranks", "model"):
             require_restorable(*of_one_tensor("weight", {"synchronized": ["model"]}), 3)
 
@@ -306,7 +306,7 @@ def gradients(given):
 
 class TestGradients:
     @pytest.mark.parametrize("size", [1, 2])
-    def test_those_that_wait_come_back_bit_by_bit(self, size, tmp_path):
+    def test_pending_gradients_are_restored_bitwise(self, size, tmp_path):
         saved = accumulate(network())
         checkpoint = save(size, lambda _: accumulate(network()), tmp_path, wait=True)
         assert [name for name in checkpoint.tensors if "gradients" in name] == ["gradients"]
@@ -314,7 +314,7 @@ class TestGradients:
             assert gradients(given) == gradients(saved)
             assert None in gradients(given)
 
-    def test_those_of_each_rank(self, tmp_path):
+    def test_gradients_are_restored_per_rank(self, tmp_path):
         checkpoint = save(3, lambda rank: accumulate(network(), rank % 2), tmp_path, wait=True)
         assert [rank for rank, _ in checkpoint.header.trees["ranks.gradients"]["dict"]] == [1]
         for rank, given in enumerate(load(3, lambda _: network(1), checkpoint)):
@@ -323,7 +323,7 @@ class TestGradients:
             require_restorable(checkpoint.header, {}, 2)
 
     @pytest.mark.parametrize("seen", [False, True])
-    def test_for_gradients_that_do_not_wait_only_their_presence_is_saved(self, seen, tmp_path):
+    def test_only_presence_of_applied_gradients_is_saved(self, seen, tmp_path):
         """Momentum moves a parameter whose gradient is zero, and not one whose gradient is None."""
 
         def trained(given):
@@ -342,18 +342,18 @@ class TestGradients:
         (given,) = load(1, lambda _: network(1), checkpoint, between=accumulate if seen else lambda _: None)
         assert step(given) == step(trained(network()))
 
-    def test_without_gradients_a_checkpoint_does_not_mention_them(self, tmp_path):
+    def test_checkpoint_without_gradients_restores_none(self, tmp_path):
         checkpoint = save(2, lambda _: network(), tmp_path, wait=True)
         assert not [name for name in {*checkpoint.tensors, *checkpoint.header.trees} if "gradients" in name]
         (given, _) = load(2, lambda _: network(1), checkpoint, between=accumulate)
         assert gradients(given) == [None] * len(gradients(given))
 
-    def test_another_model_is_refused(self, tmp_path):
+    def test_gradients_of_different_model_are_refused(self, tmp_path):
         checkpoint = save(1, lambda _: accumulate(network()), tmp_path, wait=True)
         with refused("different-state", "conv.weight"):
             load(1, lambda _: {"other": nn.Linear(2, 2)}, checkpoint)
 
-    def test_too_large_for_the_memory_of_rank_0(self, tmp_path, monkeypatch, caplog):
+    def test_gradients_too_large_for_rank_0_memory_block_resume(self, tmp_path, monkeypatch, caplog):
         monkeypatch.setattr(per_rank, "available_memory", lambda: 1000)
         checkpoint = save(2, lambda rank: accumulate(network(), rank), tmp_path, wait=True)
         assert_warning(caplog.text, "rank-state-not-saved", "gradients")
@@ -362,7 +362,7 @@ class TestGradients:
 
 
 class TestRestoredAgain:
-    def test_what_code_has_changed_since_the_opening(self, tmp_path, caplog):
+    def test_state_changed_after_open_is_restored_again(self, tmp_path, caplog):
         def make(_):
             given = network()
             scheduler = torch.optim.lr_scheduler.StepLR(given["optimizer"], 1, 0.5)
@@ -389,7 +389,7 @@ class TestRestoredAgain:
             assert any(given["optimizer"].param_groups[0] is own for own in groups)
         assert caplog.text.count("was saved, not") == 0
 
-    def test_on_all_ranks_what_one_rank_has_changed(self, tmp_path):
+    def test_state_changed_on_one_rank_is_restored_on_all(self, tmp_path):
         checkpoint = save(2, lambda rank: {"extra": Holder({"n": rank})}, tmp_path)
         found = []
 
@@ -401,7 +401,7 @@ class TestRestoredAgain:
         for rank, given in enumerate(load(2, lambda _: {"extra": Holder({})}, checkpoint, between=between)):
             assert (given["extra"].state, given["extra"].loads) == ({"n": rank}, 2)
 
-    def test_nothing_where_a_run_begins(self):
+    def test_new_run_restores_nothing(self):
         def action(comm):
             given = {"model": nn.Linear(2, 2)}
             _, objects = objects_of(comm, given)

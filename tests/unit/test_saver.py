@@ -37,7 +37,7 @@ def saver(store):
     return saving_into(store)
 
 
-def test_what_changes_after_the_call_does_not_reach_the_file(store, saver):
+def test_changes_after_save_call_do_not_reach_file(store, saver):
     live = checkpoint_of(1)
     saver.save(live)
     live.tensors["model"]["w"].fill_(0)
@@ -45,7 +45,7 @@ def test_what_changes_after_the_call_does_not_reach_the_file(store, saver):
     require_equal(store.newest(), checkpoint_of(1))
 
 
-def test_several_saves_use_the_same_buffers(store, saver):
+def test_repeated_saves_reuse_buffers_correctly(store, saver):
     for step in (1, 2, 3):
         saver.save(checkpoint_of(step))
     saver.finish()
@@ -53,7 +53,7 @@ def test_several_saves_use_the_same_buffers(store, saver):
         require_equal(read_checkpoint(store.path / f"step_{step:08d}"), checkpoint_of(step))
 
 
-def test_any_layout_is_saved_as_its_values(store, saver):
+def test_noncontiguous_tensors_are_saved_by_value(store, saver):
     images = torch.arange(120.0).view(2, 3, 4, 5)
     tensors = {"model": {"nhwc": images.to(memory_format=torch.channels_last), "turned": images.flatten(1).t()}}
     saver.save(Checkpoint(tensors, Header(Position(step=1))))
@@ -63,7 +63,7 @@ def test_any_layout_is_saved_as_its_values(store, saver):
     assert torch.equal(found["turned"], images.flatten(1).t())
 
 
-def test_a_tensor_of_another_shape_or_type_gets_another_buffer(store, saver):
+def test_changed_tensor_shape_or_dtype_gets_new_buffer(store, saver):
     for step, tensor in enumerate([torch.ones(3), torch.full((1,), 2.0), torch.full((1,), 1e300, dtype=torch.float64)]):
         saver.save(Checkpoint({"model": {"w": tensor}}, Header(Position(step=step))))
         saver.finish()
@@ -72,7 +72,7 @@ def test_a_tensor_of_another_shape_or_type_gets_another_buffer(store, saver):
         assert found.dtype == tensor.dtype
 
 
-def test_a_full_disk_is_reported_at_the_end_and_the_previous_checkpoint_stays(store, saver, caplog):
+def test_full_disk_raises_at_finish_and_keeps_previous_checkpoint(store, saver, caplog):
     saver.save(checkpoint_of(1))
     saver.finish()
     with file_size_limit(20_000):
@@ -83,7 +83,7 @@ def test_a_full_disk_is_reported_at_the_end_and_the_previous_checkpoint_stays(st
     require_equal(store.newest(), checkpoint_of(1))
 
 
-def test_a_later_save_that_succeeds_clears_an_earlier_failure(store, saver):
+def test_successful_save_clears_earlier_failure(store, saver):
     store.path.rmdir()
     saver.save(checkpoint_of(1))
     with pytest.raises(NotSavedError):
@@ -94,7 +94,7 @@ def test_a_later_save_that_succeeds_clears_an_earlier_failure(store, saver):
     require_equal(store.newest(), checkpoint_of(2))
 
 
-def test_buffers_that_were_made_before_the_first_save_are_those_that_it_uses(store, saver):
+def test_first_save_uses_reserved_buffers(store, saver):
     live = checkpoint_of(1)
     saver.reserve(live.tensors)
     saver.wait()
@@ -107,7 +107,7 @@ def test_buffers_that_were_made_before_the_first_save_are_those_that_it_uses(sto
     assert torch.equal(live.tensors["model"]["w"], checkpoint_of(1).tensors["model"]["w"])
 
 
-def test_a_save_waits_until_its_buffers_are_made(store, saver):
+def test_save_waits_for_reserved_buffers(store, saver):
     saver.reserve(checkpoint_of(1).tensors)
     saver.save(checkpoint_of(1))
     saver.finish()

@@ -12,7 +12,7 @@ from trainer.results.schedule_figure import draw_schedule
 CPU = torch.device("cpu")
 
 
-def test_a_timeline_measures_what_is_computed_within_in_the_order_of_issue():
+def test_timeline_measures_passes_in_issue_order():
     timeline = Timeline([CPU, CPU])
     with timeline.measure(Unit(0, "F", 0)):
         time.sleep(0.02)
@@ -23,7 +23,7 @@ def test_a_timeline_measures_what_is_computed_within_in_the_order_of_issue():
     assert 0 <= first.start < first.start + 0.02 <= first.end <= second.start <= second.end
 
 
-def test_the_figure_shows_each_pass_twice_side_by_side_and_as_measured(tmp_path, monkeypatch):
+def test_schedule_figure_shows_overlapped_and_measured_passes(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, path, **_: drawn.append((figure, path)))
     orders = by_stage(one_f_one_b(2, 3), 2)

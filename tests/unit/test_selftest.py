@@ -32,7 +32,7 @@ def with_change(*ranks, **fields):
     return [dataclasses.replace(facts, **fields) if facts.rank in ranks else facts for facts in HEALTHY]
 
 
-def test_ranks_that_are_as_planned_have_none():
+def test_healthy_ranks_have_no_faults():
     assert faults(HEALTHY, ranks_per_node="2") == faults(HEALTHY) == []
 
 
@@ -50,17 +50,17 @@ def test_ranks_that_are_as_planned_have_none():
         (with_change(0, reduced=9.0), "all-reduce 9 0 (node1) 10"),
     ],
 )
-def test_a_fault_is_named_with_its_place(ranks, words):
+def test_fault_is_reported_with_rank_and_node(ranks, words):
     """One of the messages holds these words in this order."""
     pattern = ".*".join(rf"(?<!\S){re.escape(word)}(?!\w)" for word in words.split())
     found = faults(ranks, ranks_per_node="2")
     assert [fault for fault in found if re.search(pattern, fault)], found
 
 
-def test_without_a_plan_nodes_are_compared_with_each_other():
+def test_rank_counts_of_nodes_are_compared_without_plan():
     found = faults(with_change(1, host="node2", device="cuda:2"))
     assert "(node1 1, node2 3)" in found[0]
 
 
-def test_a_reduction_that_was_not_tried_is_not_wrong():
+def test_skipped_all_reduce_is_no_fault():
     assert faults(with_change(0, 1, 2, 3, reduced=0.0, reduce_ms=-1.0)) == []

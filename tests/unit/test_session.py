@@ -57,13 +57,13 @@ def best_step(folder):
     return int((folder / "checkpoints" / "best").resolve().name.removeprefix("step_"))
 
 
-def test_importing_the_package_loads_no_torch_until_a_name_is_used():
+def test_unknown_package_attribute_raises_attribute_error():
     assert {*slipway.__all__} <= {*dir(slipway), *slipway.HOME}
     with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
         slipway.Nonsense  # noqa: B018 -- the look-up is the test
 
 
-def test_a_completed_run_leaves_checkpoints_metrics_and_a_verdict(tmp_path):
+def test_completed_run_leaves_checkpoint_metrics_and_verdict(tmp_path):
     train(Attempt(tmp_path))
     assert read_status(tmp_path).verdict == "done 6 complete"
     assert [(record["step"], record["epoch"]) for record in records(tmp_path)] == [(2, 2 / 3), (4, 4 / 3), (6, 2.0)]
@@ -71,20 +71,20 @@ def test_a_completed_run_leaves_checkpoints_metrics_and_a_verdict(tmp_path):
 
 
 @pytest.mark.parametrize("stop_at", [1, 2, 3, 4, 5])
-def test_a_stopped_run_resumes_exactly(stop_at, tmp_path):
+def test_stopped_run_resumes_exactly(stop_at, tmp_path):
     seen = whole_and_stopped(tmp_path, train, stop_at)
     assert len(seen[0]) == stop_at
     assert records(tmp_path / "parts") == records(tmp_path / "whole")
 
 
-def test_a_signal_ends_the_attempt_with_code_75_and_the_step_in_the_verdict(tmp_path):
+def test_signal_stops_attempt_with_exit_code_75_and_verdict(tmp_path):
     with pytest.raises(Stopped) as stopped:
         train(Attempt(tmp_path, stop_at=3))
     assert (stopped.value.code, stopped.value.reason.word) == (75, "signal")
     assert read_status(tmp_path).verdict == "stopped 3 signal"
 
 
-def test_a_completed_run_is_not_trained_again_unless_more_epochs_are_asked_for(tmp_path):
+def test_completed_run_trains_only_added_epochs(tmp_path):
     for epochs, count in ((2, 6), (2, 0), (3, 3)):
         train(attempt := Attempt(tmp_path), epochs)
         assert len(attempt.seen) == count
@@ -95,7 +95,7 @@ def test_a_completed_run_is_not_trained_again_unless_more_epochs_are_asked_for(t
     [(DataLoader(range(11), 4), [11, 12]), (DataLoader(range(12), 6), [2, 3])],
     ids=["samples", "batches"],
 )
-def test_another_number_of_samples_or_batches_is_refused(other, values, tmp_path):
+def test_changed_number_of_samples_or_batches_is_refused(other, values, tmp_path):
     with pytest.raises(Stopped):
         train(Attempt(tmp_path, stop_at=1))
     with refused("different-data", *values):
@@ -104,7 +104,7 @@ def test_another_number_of_samples_or_batches_is_refused(other, values, tmp_path
     train(Attempt(tmp_path))
 
 
-def test_another_learning_rate_is_logged(tmp_path, caplog):
+def test_changed_learning_rate_is_logged(tmp_path, caplog):
     with pytest.raises(Stopped):
         train(Attempt(tmp_path, stop_at=1))
     changed = Attempt(tmp_path)
@@ -114,14 +114,14 @@ def test_another_learning_rate_is_logged(tmp_path, caplog):
     assert ("optimizer", "lr", 0.01, 0.5) in [record.args for record in caplog.records]
 
 
-def test_every_epoch_has_another_order_of_all_samples(tmp_path):
+def test_each_epoch_has_different_order_of_all_samples(tmp_path):
     train(attempt := Attempt(tmp_path))
     first, second = attempt.seen[:3], attempt.seen[3:]
     assert first != second
     assert sorted(chain(*first)) == sorted(chain(*second)) == list(range(12))
 
 
-def test_all_global_generators_are_functions_of_the_place(tmp_path):
+def test_global_generators_depend_only_on_position(tmp_path):
     drawn = []
     for seed in range(2):
         attempt = Attempt(tmp_path / str(seed))
@@ -137,7 +137,7 @@ def test_all_global_generators_are_functions_of_the_place(tmp_path):
     assert len({*drawn}) == 5
 
 
-def test_steps_draw_what_those_of_the_whole_run_draw(tmp_path):
+def test_resumed_steps_draw_same_numbers_as_uninterrupted_run(tmp_path):
     @in_session()
     def script(attempt, session):
         for _ in session.steps(6):
@@ -147,7 +147,7 @@ def test_steps_draw_what_those_of_the_whole_run_draw(tmp_path):
     whole_and_stopped(tmp_path, script, 2, 3)
 
 
-def test_the_signal_of_a_time_limit_stops_a_run_out_of_time(tmp_path):
+def test_sigusr1_stops_run_with_verdict_out_of_time(tmp_path):
     attempt = Attempt(tmp_path)
     with pytest.raises(Stopped), attempt.open() as session:
         for step in session.steps(6):
@@ -157,7 +157,7 @@ def test_the_signal_of_a_time_limit_stops_a_run_out_of_time(tmp_path):
     assert read_status(tmp_path).verdict == "out-of-time 3 time-limit"
 
 
-def test_a_step_of_several_optimisers_in_one_batch_is_one(tmp_path):
+def test_several_optimizers_in_one_batch_count_as_one_step(tmp_path):
     models = {"a": nn.Linear(1, 1), "b": nn.Linear(1, 1)}
     optimizers = {name: torch.optim.Adam(model.parameters()) for name, model in models.items()}
     with Session(model=models, optimizer=optimizers, folder=tmp_path) as session:
@@ -170,7 +170,7 @@ def test_a_step_of_several_optimisers_in_one_batch_is_one(tmp_path):
     assert {"model.a.safetensors", "optimizer.b.safetensors"} <= files
 
 
-def test_a_subclass_that_calls_super_steps_once(tmp_path):
+def test_optimizer_subclass_calling_super_counts_one_step(tmp_path):
     class Careful(torch.optim.SGD):
         def step(self, closure=None):
             return super().step(closure)
@@ -181,7 +181,7 @@ def test_a_subclass_that_calls_super_steps_once(tmp_path):
     assert "step" not in vars(attempt.both)
 
 
-def test_a_scheduler_may_be_made_within_the_session(tmp_path):
+def test_scheduler_may_be_created_inside_session(tmp_path):
     attempt = Attempt(tmp_path)
     with attempt.open() as session:
         scheduler = torch.optim.lr_scheduler.StepLR(attempt.both, 1)
@@ -193,7 +193,7 @@ def test_a_scheduler_may_be_made_within_the_session(tmp_path):
     assert attempt.both.param_groups[0]["lr"] == pytest.approx(0.001)
 
 
-def test_a_stop_during_validation_waits_for_its_end(tmp_path):
+def test_stop_during_validation_waits_for_its_end(tmp_path):
     attempt = Attempt(tmp_path)
     with pytest.raises(Stopped), attempt.open(best="accuracy") as session:
         for _ in session.epochs(2):
@@ -206,7 +206,7 @@ def test_a_stop_during_validation_waits_for_its_end(tmp_path):
     assert best_step(tmp_path) == 3
 
 
-def test_a_stop_in_the_last_batch_is_saved_before_the_validation_and_waits_for_its_end(tmp_path):
+def test_stop_in_last_batch_saves_before_and_stops_after_validation(tmp_path):
     """A script that was resumed after its last batch would have no loss to print."""
 
     @in_session(best="accuracy")
@@ -227,7 +227,7 @@ def test_a_stop_in_the_last_batch_is_saved_before_the_validation_and_waits_for_i
 
 
 @pytest.mark.parametrize("stop_at", [1, 2, 3, 4])
-def test_an_epoch_may_have_several_passes(stop_at, tmp_path):
+def test_epoch_with_several_passes_resumes_exactly(stop_at, tmp_path):
     @in_session()
     def script(attempt, session):
         for _ in session.epochs(1):
@@ -240,7 +240,7 @@ def test_an_epoch_may_have_several_passes(stop_at, tmp_path):
     assert [*map(len, seen)] == [stopped_at, 5 - stopped_at]
 
 
-def test_a_full_disk_does_not_end_training(tmp_path, caplog):
+def test_full_disk_does_not_end_training(tmp_path, caplog):
     attempt = Attempt(tmp_path)
     attempt.model.register_buffer("large", torch.zeros(20_000))
     with attempt.open(checkpoint_steps=1) as session:
@@ -266,19 +266,19 @@ def test_a_full_disk_does_not_end_training(tmp_path, caplog):
     ],
     ids=["nothing to save", "no state", "name", "interval"],
 )
-def test_arguments_that_make_no_sense_are_refused(arguments, slug, values, tmp_path):
+def test_invalid_session_arguments_are_refused(arguments, slug, values, tmp_path):
     with refused(slug, *values):
         Session(**arguments, folder=tmp_path)
     assert not any(tmp_path.iterdir())
 
 
-def test_two_sessions_cannot_be_open_at_once(tmp_path):
+def test_second_open_session_is_refused(tmp_path):
     with Attempt(tmp_path / "a").open(), refused("session-not-open"):
         Attempt(tmp_path / "b").open().__enter__()
     train(Attempt(tmp_path / "b"))
 
 
-def test_a_session_in_a_thread_is_refused(tmp_path):
+def test_session_in_thread_is_refused(tmp_path):
     caught = []
 
     def run():
@@ -308,7 +308,7 @@ def test_a_session_in_a_thread_is_refused(tmp_path):
         ({"seed": 1}, "different-run", ["seed", 0, 1]),
     ],
 )
-def test_a_changed_script_is_refused_before_anything_is_written(change, slug, values, tmp_path):
+def test_changed_script_is_refused_before_any_write(change, slug, values, tmp_path):
     train(Attempt(tmp_path), epochs=1)
     before = (tmp_path / "status.json").read_bytes()
     attempt = Attempt(tmp_path)
@@ -319,7 +319,7 @@ def test_a_changed_script_is_refused_before_anything_is_written(change, slug, va
     assert (tmp_path / "status.json").read_bytes() == before
 
 
-def test_a_run_of_the_trainer_is_left_alone(tmp_path):
+def test_run_folder_of_trainer_is_refused(tmp_path):
     train(Attempt(tmp_path), epochs=1)
     newest = (tmp_path / "checkpoints" / "latest").resolve()
     found = read_checkpoint(newest)
@@ -328,7 +328,7 @@ def test_a_run_of_the_trainer_is_left_alone(tmp_path):
         Attempt(tmp_path).open().__enter__()
 
 
-def test_an_error_of_the_script_is_recorded(tmp_path):
+def test_script_error_is_recorded_in_status(tmp_path):
     with pytest.raises(ZeroDivisionError) as error, Attempt(tmp_path).open() as session:
         for _ in session.steps(3):
             1 / 0  # noqa: B018
@@ -346,7 +346,7 @@ class CountOperators(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def test_a_step_dispatches_at_most_three_more_operators(tmp_path, monkeypatch):
+def test_session_step_adds_at_most_three_operators(tmp_path, monkeypatch):
     monkeypatch.setattr("slipway.run.agreement.VOTE_INTERVAL", 10)
     attempt = Attempt(tmp_path)
 
@@ -368,7 +368,7 @@ def test_a_step_dispatches_at_most_three_more_operators(tmp_path, monkeypatch):
     assert first > bare
 
 
-def test_a_validation_in_a_pass_does_not_hold_the_checkpoint_back(tmp_path):
+def test_validation_as_pass_does_not_delay_best_checkpoint(tmp_path):
     attempt = Attempt(tmp_path)
     with attempt.open(best="accuracy") as session:
         for epoch in session.epochs(2):
@@ -380,7 +380,7 @@ def test_a_validation_in_a_pass_does_not_hold_the_checkpoint_back(tmp_path):
     assert best_step(tmp_path) == 3
 
 
-def test_metrics_before_the_batches_are_recorded_once(tmp_path):
+def test_metrics_before_batches_are_recorded_once_after_resume(tmp_path):
     def script(attempt):
         with attempt.open() as session:
             for _ in session.epochs(2):
@@ -394,7 +394,7 @@ def test_metrics_before_the_batches_are_recorded_once(tmp_path):
 
 
 @pytest.mark.parametrize(("misuse", "slug"), [("zip", "two-passes"), ("hoisted", "batches-not-called")])
-def test_batches_that_are_not_iterated_at_once_are_refused(misuse, slug, tmp_path):
+def test_zipped_or_hoisted_batches_are_refused(misuse, slug, tmp_path):
     attempt = Attempt(tmp_path)
     with refused(slug, *["session.batches(zip(a, b))"] * (misuse == "zip")), attempt.open() as session:
         hoisted = session.batches(loader())
@@ -404,7 +404,7 @@ def test_batches_that_are_not_iterated_at_once_are_refused(misuse, slug, tmp_pat
                 attempt.update(batch)
 
 
-def test_names_that_each_record_has_are_refused(tmp_path):
+def test_reserved_metric_names_are_refused(tmp_path):
     with Attempt(tmp_path).open() as session:
         with refused("bad-name", "step"):
             session.log(step=1)
@@ -412,7 +412,7 @@ def test_names_that_each_record_has_are_refused(tmp_path):
             session.metrics(kind=1, epoch=2)
 
 
-def test_a_step_that_the_wrapper_of_an_optimiser_omits_does_not_count(tmp_path):
+def test_step_skipped_by_optimizer_wrapper_does_not_count(tmp_path):
     class Wrapped:
         def __init__(self, optimizer):
             self.optimizer, self.allowed = optimizer, False
@@ -433,7 +433,7 @@ def test_a_step_that_the_wrapper_of_an_optimiser_omits_does_not_count(tmp_path):
     assert session.step == 1
 
 
-def test_a_session_that_cannot_open_leaves_nothing_patched(tmp_path):
+def test_failed_open_leaves_nothing_patched(tmp_path):
     get_iterator = DataLoader._get_iterator
     attempt = Attempt(tmp_path)
     with pytest.raises(AttributeError):
@@ -444,7 +444,7 @@ def test_a_session_that_cannot_open_leaves_nothing_patched(tmp_path):
     train(attempt, epochs=1)
 
 
-def test_loaders_of_one_epoch_are_released(tmp_path):
+def test_loaders_of_finished_epochs_are_released(tmp_path):
     attempt = Attempt(tmp_path)
     with attempt.open() as session:
         for _ in session.epochs(3):
@@ -453,7 +453,7 @@ def test_loaders_of_one_epoch_are_released(tmp_path):
         assert len(session._feed._sources) <= 1
 
 
-def test_a_stop_that_the_script_catches_still_ends_it(tmp_path):
+def test_stopped_exception_caught_by_script_still_stops_run(tmp_path):
     attempt = Attempt(tmp_path, stop_at=3)
     with pytest.raises(Stopped), attempt.open() as session:
         try:
@@ -464,12 +464,12 @@ def test_a_stop_that_the_script_catches_still_ends_it(tmp_path):
     assert read_status(tmp_path).state == "stopped"
 
 
-def test_a_session_that_is_not_open_has_no_loops(tmp_path):
+def test_loops_of_unopened_session_are_refused(tmp_path):
     with refused("session-not-open"):
         next(Attempt(tmp_path).open().epochs(1))
 
 
-def test_workers_end_at_once_when_a_run_stops(tmp_path):
+def test_loader_workers_end_when_run_stops(tmp_path):
     attempt = Attempt(tmp_path)
     with pytest.raises(Stopped), attempt.open() as session:
         for batch in session.batches(DataLoader(range(12), 1, num_workers=1)):
@@ -482,7 +482,7 @@ def test_workers_end_at_once_when_a_run_stops(tmp_path):
 MOMENTUM = {"lr": 0.1, "momentum": 0.9}
 
 
-class TestFusedOptimisersUnderGradScaler:
+class TestFusedOptimizersUnderGradScaler:
     """tests/unit/test_fused_sgd.py shows what each of them computes after a skipped first step."""
 
     @staticmethod
@@ -513,11 +513,11 @@ class TestFusedOptimisersUnderGradScaler:
             (lambda p: torch.optim.Adagrad(p, fused=True), True, []),
         ],
     )
-    def test_one_whose_skipped_first_step_goes_wrong_is_named(self, build, enabled, expected, tmp_path, caplog):
+    def test_fused_sgd_with_momentum_is_reported(self, build, enabled, expected, tmp_path, caplog):
         scaler = torch.amp.GradScaler("cpu", enabled=enabled)
         assert self.warned(tmp_path, caplog, lambda p: {"it": build(p)}, scaler) == expected
 
-    def test_one_that_has_momentum_is_not_warned_of(self, tmp_path, caplog):
+    def test_optimizer_with_momentum_state_is_not_reported(self, tmp_path, caplog):
         def both(parameters):
             weight, bias = parameters
             return {name: torch.optim.SGD([p], **MOMENTUM, fused=True) for name, p in (("w", weight), ("b", bias))}
@@ -527,7 +527,7 @@ class TestFusedOptimisersUnderGradScaler:
         assert self.warned(tmp_path, caplog, both, scaler) == []
 
     @pytest.mark.parametrize(("arguments", "expected"), [({"fused": True}, ["wrapped"]), ({"foreach": True}, [])])
-    def test_one_of_parameters_on_two_devices_is_named(self, arguments, expected, caplog):
+    def test_fused_optimizer_on_two_devices_is_reported(self, arguments, expected, caplog):
         parameters = [nn.Parameter(torch.ones(1, device=device)) for device in ("cpu", "meta")]
         wrapped = types.SimpleNamespace(optimizer=torch.optim.AdamW(parameters, **arguments))
         warn_of_skipping({"wrapped": wrapped}, [None, torch.amp.GradScaler("cpu")])

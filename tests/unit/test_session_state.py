@@ -67,7 +67,7 @@ def make(name, model):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_every_optimiser_continues_bit_by_bit(name, dtype, tmp_path):
+def test_each_torch_optimizer_resumes_bitwise(name, dtype, tmp_path):
     first, second = network(dtype), network(dtype)
     one, two = make(name, first), make(name, second)
     sparse = name == "SparseAdam"
@@ -79,7 +79,7 @@ def test_every_optimiser_continues_bit_by_bit(name, dtype, tmp_path):
     assert all(map(torch.equal, first.state_dict().values(), second.state_dict().values()))
 
 
-def test_there_is_a_case_for_every_scheduler():
+def test_every_torch_scheduler_has_test_case():
     public = {
         name
         for name, kind in vars(lr_scheduler).items()
@@ -89,7 +89,7 @@ def test_there_is_a_case_for_every_scheduler():
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
-def test_every_scheduler_continues_with_the_same_rates(name, tmp_path):
+def test_each_torch_scheduler_resumes_with_same_rates(name, tmp_path):
     def advance_rates(scheduler, optimizer, steps):
         rates = []
         for number in range(steps):
@@ -108,7 +108,7 @@ def test_every_scheduler_continues_with_the_same_rates(name, tmp_path):
     assert advance_rates(**second, steps=5) == advance_rates(**first, steps=5)
 
 
-def test_tied_weights_stay_tied(tmp_path):
+def test_tied_weights_stay_tied_after_restore(tmp_path):
     def tied():
         model = nn.ModuleDict({"tokens": nn.Embedding(4, 3), "head": nn.Linear(3, 4, bias=False)})
         model["head"].weight = model["tokens"].weight
@@ -120,7 +120,7 @@ def test_tied_weights_stay_tied(tmp_path):
     assert torch.equal(second["head"].weight, first["head"].weight)
 
 
-def test_channels_last_parameters_keep_their_order_in_memory(tmp_path):
+def test_optimizer_state_keeps_channels_last_format(tmp_path):
     def build():
         torch.manual_seed(0)
         model = nn.Conv2d(2, 3, 3).to(memory_format=torch.channels_last)
@@ -133,7 +133,7 @@ def test_channels_last_parameters_keep_their_order_in_memory(tmp_path):
     assert two.state[second.weight]["exp_avg"].is_contiguous(memory_format=torch.channels_last)
 
 
-def test_names_of_several_objects():
+def test_named_objects_of_none_single_list_and_dict():
     assert named_objects("model", None) == {}
     assert named_objects("model", 3) == {"model": 3}
     assert named_objects("model", [1, 2]) == {"model.0": 1, "model.1": 2}
@@ -161,13 +161,13 @@ class History(list):
 
 
 @pytest.mark.parametrize(("one", "other"), [(Counters(best=0.5, patience=3), Counters()), (History([1, 2]), History())])
-def test_an_object_with_a_state_is_one_also_if_it_is_a_container(one, other, tmp_path):
+def test_container_with_state_dict_counts_as_one_object(one, other, tmp_path):
     assert named_objects("extra", one) == {"extra": one}
     assert named_objects("extra", {"a": one, "b": [1]}) == {"extra.a": one, "extra.b": [1]}
     copy_through_disk({"extra": one}, {"extra": other}, tmp_path)
     assert other == one
 
 
-def test_modules_that_contain_modules_are_one_model():
+def test_module_containers_count_as_one_model():
     for model in (nn.ModuleDict({"a": nn.Linear(1, 1)}), nn.ModuleList([nn.Linear(1, 1)]), nn.Sequential()):
         assert named_objects("model", model) == {"model": model}

@@ -27,7 +27,7 @@ FIELDS = {field.name: field for field in msgspec.structs.fields(Site)}
 SIXTY = "--set nodes=5 --set ranks_per_node=12 --set cpus_per_gpu=1"
 
 
-def test_the_rows_are_the_fields_in_their_order():
+def test_documented_site_fields_match_code_in_order():
     assert list(ROWS) == list(FIELDS)
 
 
@@ -40,7 +40,7 @@ def test_documented_defaults_match_the_code():
         assert ROWS[name][0].strip("`") == expected, name
 
 
-def test_every_choice_is_explained():
+def test_every_choice_of_site_field_is_documented():
     for name, field in FIELDS.items():
         for choice in getattr(field.type, "__args__", ()):
             if isinstance(choice, str) and choice:
@@ -60,7 +60,7 @@ def test_every_choice_is_explained():
         ("--set options.partition=v100 --set options.gpus=1", "example", ["--partition=v100 ", "--gpus=1 "]),
     ],
 )
-def test_an_example_asks_for_what_the_page_says(capsys, monkeypatch, example, site, expected):
+def test_documented_set_examples_render_expected_directives(capsys, monkeypatch, example, site, expected):
     monkeypatch.chdir(ROOT)
     assert f"{example}`" in PAGE or f"{example} --dry-run`" in PAGE
     specs = ("venv_build", "image_build") if "gpus" in example else ("ddp",) if example.endswith("=1") else ("cpu",)
@@ -70,7 +70,7 @@ def test_an_example_asks_for_what_the_page_says(capsys, monkeypatch, example, si
         assert [part for part in expected if part not in text] == []
 
 
-def test_the_epilog_removes_what_this_job_of_this_user_left_and_nothing_else(tmp_path):
+def test_documented_epilog_removes_only_folders_of_its_job(tmp_path):
     lines = re.search(r"  ```bash\n(.*?)  ```", PAGE, flags=re.DOTALL)[1]
     disk, other = tmp_path / "disk", tmp_path / "other"
     for name in ("slipway-12.aa", "slipway-12.bb", "slipway-123.aa", "slipway-1.aa", "mine"):

@@ -54,13 +54,13 @@ USED = {
 }
 
 
-def test_every_slug_in_use_is_in_the_table_and_the_other_way_round():
+def test_every_used_slug_is_defined_and_every_defined_used():
     known = set(re.findall(r'"([a-z0-9-]+)"', (ROOT / "src/slipway/base/errors.py").read_text(encoding="utf-8")))
     assert USED - set(SLUGS) == set()
     assert set(SLUGS) - USED - known - {"bad-arguments"} == set()
 
 
-def test_a_slug_is_a_word_of_a_table_with_when_and_what_to_do():
+def test_every_slug_entry_has_valid_exit_code_and_texts():
     for slug, entry in SLUGS.items():
         assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", slug)
         assert entry.exit_code in {None, 0, EXIT_FAILED, EXIT_USAGE, EXIT_STOPPED, EXIT_CONFIG}
@@ -69,12 +69,12 @@ def test_a_slug_is_a_word_of_a_table_with_when_and_what_to_do():
             assert text.isprintable()
 
 
-def test_each_has_a_section_of_its_own_in_the_page():
+def test_every_slug_has_section_in_errors_page():
     page = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
     assert re.findall(r"(?m)^### (.*)$", page) == list(SLUGS)
 
 
-def test_job_scripts_know_the_exit_code_of_each_error_that_ends_them():
+def test_job_script_library_has_exit_code_of_each_fatal_slug():
     text = (ROOT / "jobscripts/lib/errors.bash").read_text(encoding="utf-8")
     codes = {slug: int(code) for slug, code in re.findall(r"(?m)^    \[(.*)\]=(\d+)$", text)}
     assert codes == {slug: SLUGS[slug].exit_code for slug in codes}
@@ -88,16 +88,16 @@ def test_job_scripts_know_the_exit_code_of_each_error_that_ends_them():
 
 
 class TestExplain:
-    def test_it_prints_an_entry(self, capsys):
+    def test_explain_prints_entry_of_slug(self, capsys):
         assert main(["explain", "no-gpu"]) == 0
         said = " ".join(capsys.readouterr().out.split())
         assert_names(said, "no-gpu", "78", SLUGS["no-gpu"].when, SLUGS["no-gpu"].remedy)
 
-    def test_without_a_slug_it_lists_all(self, capsys):
+    def test_explain_without_slug_lists_all_slugs(self, capsys):
         assert main(["explain"]) == 0
         assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(SLUGS)
 
-    def test_as_json(self, capsys):
+    def test_explain_prints_entry_as_json(self, capsys):
         assert main(["explain", "--json", "no-gpu"]) == 0
         entry = SLUGS["no-gpu"]
         assert json.loads(capsys.readouterr().out) == [
@@ -107,11 +107,11 @@ class TestExplain:
     @pytest.mark.parametrize(
         ("word", "values"), [("WandB", ["unknown-tracker", "tracker-not-installed"]), ("no-gp", ["no-gp", "no-gpu"])]
     )
-    def test_an_unknown_slug_leads_to_those_like_it_and_those_that_mention_it(self, capsys, word, values):
+    def test_explain_unknown_slug_suggests_similar_and_related_slugs(self, capsys, word, values):
         assert main(["explain", word]) == EXIT_USAGE
         assert_error(capsys.readouterr().err, "bad-flag-value", *values)
 
-    def test_a_command_line_that_cannot_be_parsed(self, capsys):
+    def test_unknown_option_gives_bad_arguments_error(self, capsys):
         with pytest.raises(SystemExit) as ended:
             main(["explain", "--frob"])
         assert ended.value.code == EXIT_USAGE

@@ -72,7 +72,7 @@ def left(folder):
 
 
 class TestQuota:
-    def test_without_quota_programs_there_is_no_quota(self, stub, tmp_path):
+    def test_quota_is_unknown_without_quota_programs(self, stub, tmp_path):
         assert left(tmp_path) == "- - - -\n"
 
     @pytest.mark.parametrize(
@@ -94,11 +94,11 @@ class TestQuota:
             ({"user": NO_ACCESS}, "- - - -"),
         ],
     )
-    def test_of_lustre(self, stub, tmp_path, texts, said):
+    def test_free_space_of_lustre_quota(self, stub, tmp_path, texts, said):
         stub("lfs", answers(**texts))
         assert left(tmp_path) == f"{said}\n"
 
-    def test_a_project_that_new_files_do_not_get_does_not_count(self, stub, tmp_path):
+    def test_lustre_project_not_inherited_by_new_files_is_ignored(self, stub, tmp_path):
         stub("lfs", answers(project=EAGLE).replace("110255 P", "110255 -"))
         assert left(tmp_path) == "- - - -\n"
 
@@ -115,11 +115,11 @@ class TestQuota:
         ],
         ids=["under", "in-grace", "after-grace", "soft-limit", "hard-limit", "far-under", "no-quota"],
     )
-    def test_of_other_disks(self, stub, tmp_path, text, said):
+    def test_free_space_of_quota_program(self, stub, tmp_path, text, said):
         stub("quota", f"case $* in *--user*) cat <<'END'\n{text}END\n;; esac; exit 1")  # as it does over a limit
         assert left(tmp_path) == f"{said}\n"
 
-    def test_it_asks_for_the_owners_of_new_files_on_that_disk(self, stub, tmp_path):
+    def test_quota_is_queried_for_owner_and_group_of_new_files(self, stub, tmp_path):
         asked = [stub(name, "") for name in ("quota", "lfs")]
         mount = subprocess.check_output(["df", "--output=target", tmp_path], text=True).splitlines()[-1]
         folder = tmp_path / "a b"
@@ -137,7 +137,7 @@ class TestQuota:
             for path in asked:
                 path.unlink()
 
-    def test_programs_that_hang_cost_seconds(self, stub, tmp_path):
+    def test_hanging_quota_programs_are_stopped(self, stub, tmp_path):
         stub("lfs", "trap '' TERM; sleep 600")
         stub("quota", f"case $* in *--user*) cat <<'END'\n{nfs()}END\n;; *) sleep 600 ;; esac")
         began = time.monotonic()
@@ -185,14 +185,14 @@ class TestWarning:
             ({"inodes": 0}, []),  # a file system that does not count inodes
         ],
     )
-    def test_the_smaller_of_disk_and_quota_counts(self, warnings, disk, expected):
+    def test_warning_uses_smaller_of_free_disk_and_quota(self, warnings, disk, expected):
         assert warnings(**disk) == expected
 
     @pytest.mark.parametrize("quota", ["", "nonsense", "a 1 b 2", "1 2 3", "-5 user -5 user"])
-    def test_an_invalid_answer_does_not_count(self, warnings, quota):
+    def test_invalid_quota_text_is_ignored(self, warnings, quota):
         assert warnings(quota=quota) == []
 
-    def test_without_a_job_script_it_asks_by_itself(self, warnings, stub):
+    def test_quota_is_queried_if_job_script_provides_none(self, warnings, stub):
         assert warnings(quota=None) == []
         stub("quota", f"case $* in *--user*) cat <<'END'\n{nfs('81918')}END\n;; esac; exit 1")
         assert warnings(quota=None) == [(2 * 1024, "bytes", "user", 6000)]

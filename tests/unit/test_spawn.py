@@ -23,14 +23,14 @@ OPERATION = "import torch; torch.set_num_threads(2); torch.ones(1 << 20).sum();"
     ("before", "method"),
     [("", "fork"), (THREAD, "spawn"), pytest.param(OPERATION, "spawn", marks=pytest.mark.slow)],
 )
-def test_ranks_are_forked_only_from_a_process_without_other_threads(before, method):
+def test_ranks_are_forked_only_if_parent_has_single_thread(before, method):
     found = subprocess.run(
         [sys.executable, "-c", before + ASK], check=False, capture_output=True, text=True, timeout=600
     )
     assert (found.stdout, found.stderr) == (f"{method}\n", "")
 
 
-def test_if_a_rank_cannot_be_started_the_others_are_killed(monkeypatch):
+def test_started_ranks_are_killed_if_one_cannot_start(monkeypatch):
     context = multiprocessing.get_context("fork")
     ranks = [context.Process(target=time.sleep, args=(60,)) for _ in range(3)]
 
@@ -44,7 +44,7 @@ def test_if_a_rank_cannot_be_started_the_others_are_killed(monkeypatch):
     assert not {*SIGNALS} & signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
-def test_a_rank_that_is_ended_before_it_joins_says_why_it_is_refused():
+def test_rank_stopped_before_joining_still_raises_config_error():
     """Another rank was refused first, so the parent sends SIGTERM to this one, which may be slower."""
     code = """
 import os, signal
@@ -114,7 +114,7 @@ for work in waits, fails_because_of_it, fails_before_it, saves:
 """
 
 
-def test_the_first_failure_of_two_ranks_decides_and_ends_the_other_one(tmp_path):
+def test_first_failed_rank_sets_exit_code_and_stops_others(tmp_path):
     """In one process, because importing what its forks share takes seconds."""
     script = tmp_path / "ranks.py"
     script.write_text(RANKS)
@@ -138,15 +138,15 @@ sys.exit(main())
 """The trainer with a torch that sees one GPU."""
 
 
-def test_more_ranks_than_gpus_are_refused_before_they_start(tmp_path):
+def test_more_ranks_than_gpus_are_refused_before_start(tmp_path):
     words = [sys.executable, "-c", SEES, "--nproc-per-node", "2", "--output-dir", tmp_path / "run"]
     done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stderr.count("\n")) == (78, 1)  # one line, not one per rank
     assert_error(done.stderr, "too-few-gpus", " 1 ")
 
 
-class TestInAFork:
-    def test_it_answers_from_another_process_and_leaves_no_thread(self):
+class TestRunInFork:
+    def test_run_in_fork_returns_result_and_leaves_no_thread(self):
         script = (
             "import os; from trainer.launch.spawn import _run_in_fork; print(_run_in_fork(lambda _: os.getpid(), None))"
         )
@@ -155,6 +155,6 @@ class TestInAFork:
         another, this, threads = map(int, done.stdout.split())
         assert (another != this, threads) == (True, 1)
 
-    def test_a_killed_child_is_an_error(self):
+    def test_killed_child_of_run_in_fork_raises_error(self):
         with refused("broken-gpu", "-9"):
             _run_in_fork(lambda _: os.kill(os.getpid(), signal.SIGKILL), Settings())

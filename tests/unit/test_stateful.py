@@ -45,7 +45,7 @@ def step(model, optimizer, scheduler, count):
         scheduler.step()
 
 
-def test_a_restored_model_optimiser_and_scheduler_continue_bitwise(tmp_path):
+def test_restored_model_optimizer_and_scheduler_continue_bitwise(tmp_path):
     torch.manual_seed(0)
     first = nn.Linear(3, 2)
     optimizer = torch.optim.AdamW(first.parameters(), lr=0.1)
@@ -104,19 +104,19 @@ def test_any_plain_state_is_restored_unchanged(state, tmp_path):
         *({"a": defaultdict(lambda: 0)}, {"a": np.array(["text"])}),
     ],
 )
-def test_unsavable_state_is_named(state):
+def test_unsavable_state_is_refused_with_its_key(state):
     with refused("unsavable-state", "part/'a'"):
         split(state, "part")
 
 
-def test_a_state_of_a_kind_that_a_later_version_knows_is_refused():
+def test_unknown_encoded_type_of_newer_version_raises():
     with pytest.raises(ValueError, match="frozendict"):
         join({}, {"dict": [["a", {"frozendict": [1]}]]})
     with pytest.raises(ValueError, match="Pair"):
         join({}, {"dict": [["a", {"namedtuple": [[1], "elsewhere", "Pair"]}]]})
 
 
-def test_the_encoding_of_a_set_does_not_depend_on_the_order_of_insertion():
+def test_set_encoding_does_not_depend_on_insertion_order():
     colliding = [8, 0]
     one, two = {*colliding}, {*reversed(colliding)}
     assert [*one] != [*two]
@@ -133,21 +133,21 @@ class Versioned(nn.Linear):
         super()._load_from_state_dict(state, prefix, metadata, *rest)
 
 
-def test_a_module_that_asks_for_its_version_is_restored(tmp_path):
+def test_module_that_reads_version_metadata_is_restored(tmp_path):
     found = through_disk(stateful.capture({"model": Versioned(3, 2)}, HEADER), tmp_path)
     again = Versioned(3, 2)
     stateful.restore({"model": again}, found, Alone(torch.device("cpu")))
     assert torch.equal(again.weight, found.tensors["model"]["weight"])
 
 
-def test_tensors_are_copies_so_that_no_file_stays_open(tmp_path):
+def test_restored_tensors_are_copies(tmp_path):
     found = through_disk(stateful.capture({"a": Component({"step": torch.zeros(())})}, HEADER), tmp_path)
     part = Component()
     stateful.restore({"a": part}, found, Alone(torch.device("cpu")))
     assert part.state["step"].data_ptr() != found.tensors["a"]["step"].data_ptr()
 
 
-def test_what_rank_0_has_read_reaches_every_rank():
+def test_state_read_by_rank_0_is_restored_on_all_ranks():
     state = {"w": torch.arange(4, dtype=torch.float64), "n": torch.tensor(3)}
     found = stateful.capture({"a": Component(state), "b": Component({"lr": [0.1, (2,)]})}, HEADER)
 
@@ -161,5 +161,5 @@ def test_what_rank_0_has_read_reaches_every_rank():
         assert (str(states["a"]), states["b"], states["c"]) == (str(state), {"lr": [0.1, (2,)]}, None)
 
 
-def test_all_ranks_start_anew_if_rank_0_found_nothing():
+def test_restore_returns_none_on_all_ranks_without_checkpoint():
     assert on_ranks(2, lambda comm: stateful.restore({"a": Component()}, None, comm)) == [None, None]

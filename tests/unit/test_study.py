@@ -46,7 +46,7 @@ def make_environment():
     Path(".venv", "bin", "python").touch()
 
 
-def test_a_grid_takes_as_few_nodes_as_have_room():
+def test_grid_uses_fewest_nodes_that_fit_ranks():
     axes = Axes(ranks=[1, 2, 3, 4], cpus=[2], nodes=[], backends=[], containers=[])
     points, remarks = points_of(axes, max_ranks_per_node=2)
     assert [(point.name, point.ranks_per_node) for point in points] == [
@@ -60,14 +60,14 @@ def test_a_grid_takes_as_few_nodes_as_have_room():
     assert (len(points), remarks) == (1, [])  # as requested
 
 
-def test_impossible_points_are_named():
+def test_impossible_points_are_reported():
     axes = Axes(ranks=[1, 3, 8], cpus=[1, 2], nodes=[2], backends=["ddp"], containers=["0", "1"])
     points, remarks = points_of(axes, max_ranks_per_node=2)
     assert points == []
     assert [numbers(remark) for remark in remarks] == [[1, 2], [3, 2], [8, 2, 2]]  # a node takes 2
 
 
-def test_names_say_what_else_varies():
+def test_point_names_include_varied_backend_and_container():
     axes = Axes(ranks=[2], cpus=[1], nodes=[], backends=["ddp", "horovod"], containers=["0", "1"])
     points, _ = points_of(axes, max_ranks_per_node=2)
     assert [point.name for point in points] == [
@@ -78,7 +78,7 @@ def test_names_say_what_else_varies():
     ]
 
 
-def test_a_dry_run_shows_points_and_cost_and_writes_nothing(login_node, capsys):
+def test_dry_run_prints_points_and_cost_and_writes_nothing(login_node, capsys):
     said = study(capsys, "--dry-run", "--set", "minutes=30").out.splitlines()
     assert len(said) == 1 + 6 + 1
     # nodes x ranks a node x cores x half an hour: 1*1*1 + 1*1*2 + 1*2*1 + 1*2*2 + 2*2*1 + 2*2*2 = 21; GPUs: 2 * (1+2+4)
@@ -88,7 +88,7 @@ def test_a_dry_run_shows_points_and_cost_and_writes_nothing(login_node, capsys):
     assert (login_node / "number").read_text() == "100"
 
 
-def test_each_point_is_submitted_with_its_allocation_and_its_run_folder(login_node, capsys):
+def test_each_point_is_submitted_with_allocation_and_run_folder(login_node, capsys):
     said = study(capsys, "--steps", "50", "--", "--epochs", "3").out
     assert "nodes2-ranks4-cpus2: job 106" in said
     entry = json.loads(Path("study", "study.json").read_text())["points"][5]
@@ -102,7 +102,7 @@ def test_each_point_is_submitted_with_its_allocation_and_its_run_folder(login_no
     assert "#SBATCH --gpus-per-node=1 " in (login_node / "101.script").read_text()
 
 
-def test_backend_and_container_are_switches_of_a_point(login_node, capsys):
+def test_backend_and_container_are_set_per_point(login_node, capsys):
     make_environment()
     study(capsys, "--backend", "ddp,horovod", "--container", "0,1", ranks="1", cpus="1")
     found = [environment_of(login_node, number) for number in (101, 102, 103, 104)]
@@ -115,7 +115,7 @@ def test_backend_and_container_are_switches_of_a_point(login_node, capsys):
 
 
 # regression: study.json recorded container although the environment had switched it off
-def test_backend_and_container_of_the_environment_are_those_of_all_points(login_node, capsys, monkeypatch):
+def test_backend_and_container_from_environment_apply_to_all_points(login_node, capsys, monkeypatch):
     make_environment()
     monkeypatch.setenv("USE_CONTAINER", "0")
     monkeypatch.setenv("BACKEND", "horovod")
@@ -125,7 +125,7 @@ def test_backend_and_container_of_the_environment_are_those_of_all_points(login_
     assert environment_of(login_node, 101)["BACKEND"] == "horovod"
 
 
-def test_a_weak_study_keeps_the_batch_of_a_rank(login_node, capsys):
+def test_weak_scaling_study_sets_constant_batch_size_per_rank(login_node, capsys):
     study(capsys, "--scaling", "weak", ranks="1,2", cpus="1")
     assert arguments_of(login_node, 102)[-2:] == ["--batch-size-per-rank", "64"]
     study(capsys, "--scaling", "weak", ranks="4", cpus="1")
@@ -133,19 +133,19 @@ def test_a_weak_study_keeps_the_batch_of_a_rank(login_node, capsys):
 
 
 @pytest.mark.parametrize(("train", "expected"), [({}, 64), ({"batch_size": 32}, 32), ({"batch_size_per_rank": 8}, 8)])
-def test_the_batch_of_a_weak_study(train, expected):
+def test_weak_scaling_batch_is_read_from_config(train, expected):
     schema = json.loads((ROOT / "configs" / "schema.json").read_text())
     assert weak_scaling_batch({"train": train}, schema) == expected
 
 
 @pytest.mark.parametrize("words", [(), ("--batch", "16")])
-def test_a_weak_study_outside_of_a_clone_takes_the_configuration_that_comes_along(login_node, capsys, words):
+def test_weak_scaling_study_without_clone_uses_packaged_config(login_node, capsys, words):
     Path("configs").unlink()
     study(capsys, "--scaling", "weak", *words, ranks="1", cpus="1")
     assert arguments_of(login_node, 101)[-1] == ("16" if words else "64")
 
 
-def test_a_users_script_gets_no_flags_of_the_trainer(login_node, capsys, monkeypatch):
+def test_user_script_gets_no_trainer_flags(login_node, capsys, monkeypatch):
     Path("mine.py").touch()
     monkeypatch.setenv("SLIPWAY_SCRIPT", "mine.py")
     study(capsys, "--", "--my-flag", ranks="1", cpus="2")
@@ -167,7 +167,7 @@ def job_state(login_node, number, state):
     )
 
 
-def test_run_again_it_submits_what_is_missing_or_has_failed(login_node, capsys):
+def test_repeated_study_submits_only_missing_and_failed_points(login_node, capsys):
     study(capsys, cpus="1")
     finish("nodes1-ranks1-cpus1", 101, verdict="done 230 -\n")
     finish("nodes1-ranks2-cpus1", 102, verdict="failed 10 diverged: the loss\n")
@@ -189,7 +189,7 @@ def test_run_again_it_submits_what_is_missing_or_has_failed(login_node, capsys):
     }
 
 
-def test_what_the_scheduler_refuses_is_told_and_the_rest_is_submitted_the_next_time(login_node, capsys, monkeypatch):
+def test_rejected_point_is_reported_and_submitted_on_next_call(login_node, capsys, monkeypatch):
     monkeypatch.setenv("REFUSED", "102")
     refuses(capsys, "submission-refused", "nodes1-ranks2-cpus1", cpus="1")
     assert [entry.job for entry in Study.read(Path("study")).entries.values()] == ["101", None, "103"]
@@ -200,7 +200,7 @@ def test_what_the_scheduler_refuses_is_told_and_the_rest_is_submitted_the_next_t
 
 
 @pytest.mark.usefixtures("login_node")
-def test_status_shows_the_points_and_how_long_they_waited(capsys):
+def test_status_shows_state_and_queue_wait_of_points(capsys):
     study(capsys, ranks="1,2", cpus="1")
     finish("nodes1-ranks1-cpus1", 101, verdict="done 230 -\n")
     later = time.time() + 90
@@ -229,7 +229,7 @@ def test_status_shows_the_points_and_how_long_they_waited(capsys):
     ],
 )
 @pytest.mark.usefixtures("login_node")
-def test_impossible_numbers(capsys, words, values):
+def test_invalid_numbers_in_options_are_refused(capsys, words, values):
     with pytest.raises(SystemExit) as caught:
         main(["study", "ddp", "--site", "example", "--output", "study", "--ranks", "1", "--cpus", "1", *words])
     assert caught.value.code == 2
@@ -248,13 +248,13 @@ def test_impossible_numbers(capsys, words, values):
     ],
 )
 @pytest.mark.usefixtures("login_node")
-def test_what_a_study_sets_itself_is_refused(capsys, words, values):
+def test_flags_that_study_sets_are_refused(capsys, words, values):
     refuses(capsys, "flag-conflict", *values, words=words, code=2)
     assert not Path("study").exists()
 
 
 # regression: the points of a strong-scaling study had different global batch sizes
-def test_a_configuration_with_a_batch_for_each_rank_is_for_weak_scaling(login_node, capsys, monkeypatch):
+def test_config_with_batch_size_per_rank_requires_weak_scaling(login_node, capsys, monkeypatch):
     Path("mine.toml").write_text("[train]\nbatch_size_per_rank = 8\n")
     monkeypatch.setenv("SLIPWAY_CONFIG", "mine.toml")
     refuses(capsys, "flag-conflict", "train.batch_size_per_rank ", "--scaling", code=2)
@@ -267,14 +267,14 @@ def test_a_configuration_with_a_batch_for_each_rank_is_for_weak_scaling(login_no
 
 
 # regression: at a site that requests GPUs by its own option, each point trained on all GPUs of a node
-def test_the_ranks_of_a_point_are_its_own(login_node, capsys, monkeypatch):
+def test_ranks_per_node_of_point_overrides_environment(login_node, capsys, monkeypatch):
     monkeypatch.setenv("SLIPWAY_RANKS_PER_NODE", "7")
     study(capsys, ranks="1,4", cpus="1")
     assert [environment_of(login_node, number)["SLIPWAY_RANKS_PER_NODE"] for number in (101, 102)] == ["1", "2"]
 
 
 # regression: the points before it had been submitted
-def test_a_point_that_cannot_start_is_refused_before_any_is_submitted(login_node, capsys):
+def test_point_that_cannot_start_is_refused_before_any_submission(login_node, capsys):
     refuses(capsys, "no-environment", "SLIPWAY_VENV: .venv/bin/python ", words=["--container", "1,0"])
     assert not Path("study").exists()
     assert not [*login_node.glob("*.script")]

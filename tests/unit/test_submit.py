@@ -91,12 +91,12 @@ def given(folder):
     return dict(pair.partition("=")[::2] for pair in done.stdout.split("\0") if pair)
 
 
-class TestWhatIsSubmitted:
+class TestSubmission:
     @pytest.mark.parametrize(
         ("inside", "fault"),
         [("1", ("no-image", "SLIPWAY_IMAGE: slipway.sif")), ("0", ("no-environment", "SLIPWAY_VENV: .venv/bin/p"))],
     )
-    def test_dry_run_shows_the_script_before_there_is_an_image_or_an_environment(
+    def test_dry_run_prints_script_despite_missing_image_or_environment(
         self, capsys, empty, monkeypatch, inside, fault
     ):
         (empty / "slipway.sif").unlink()
@@ -113,13 +113,13 @@ class TestWhatIsSubmitted:
             ("pbs", "SLIPWAY_ARGS '--arch mlp'", "qsub -V SCRIPT"),
         ],
     )
-    def test_dry_run_shows_the_script_and_the_command(self, capsys, clone, site, given, command):
+    def test_dry_run_prints_script_and_submit_command(self, capsys, clone, site, given, command):
         out, err = submit(capsys, "--dry-run", "--", "--arch", "mlp", site=site)
         assert out.startswith("#!/usr/bin/env bash")
         assert f"\ngiven {given.format(clone=clone)}\n" in out
         assert would_submit(err) == command
 
-    def test_dry_run_shows_every_setting_and_its_source(self, capsys, setenv, monkeypatch):
+    def test_dry_run_prints_each_setting_and_its_source(self, capsys, setenv, monkeypatch):
         monkeypatch.setenv("USE_CONTAINER", "0")
         settings = ["--set", "output=$SCRATCH/runs", "--set", "data=/set of $USER", "--set", "local_disk=$NOWHERE"]
         setenv(USER="me", SCRATCH="/scratch/me")
@@ -141,7 +141,7 @@ class TestWhatIsSubmitted:
 
     # regression: with SBATCH_EXPORT=NONE every setting was lost, and the job ran in the image
     @pytest.mark.parametrize("site", ["example", "pbs"])
-    def test_settings_are_in_the_script(self, capsys, login_node, setenv, clone, site):
+    def test_settings_are_written_into_submitted_script(self, capsys, login_node, setenv, clone, site):
         (clone / "my set").mkdir()
         setenv(SLIPWAY_DATA="my set", SLIPWAY_STAGE="1")
         submit(capsys, site=site)
@@ -151,7 +151,7 @@ class TestWhatIsSubmitted:
         }.items()  # fmt: skip
 
     # regression: no extra node, so the job trained on one fewer and ended with the first that it lost
-    def test_spare_nodes_are_asked_for(self, capsys, setenv, monkeypatch):
+    def test_spare_nodes_are_requested(self, capsys, setenv, monkeypatch):
         monkeypatch.setenv("SLIPWAY_SPARES", "1")
         assert_names(submit(capsys, "--dry-run", "--set", "nodes=4").out, "#SBATCH --nodes=5", "#SBATCH --no-kill")
         assert "select=5:" in submit(capsys, "--dry-run", "--set", "nodes=4", site="pbs").out
@@ -174,7 +174,7 @@ class TestWhatIsSubmitted:
             (None, {}),
         ],
     )
-    def test_a_dry_run_ends_as_the_submission_would(self, capsys, setenv, slug, variables):
+    def test_dry_run_exits_with_code_of_submission(self, capsys, setenv, slug, variables):
         setenv(**variables)
         code = SLUGS[slug].exit_code if slug else 0
         for dry in ([], ["--dry-run"]):
@@ -182,15 +182,15 @@ class TestWhatIsSubmitted:
             err = capsys.readouterr().err
             assert (found, [each.slug for each in messages(err)]) == (code, [slug] if slug else []), dry
 
-    def test_a_dry_run_sees_that_there_is_no_room_for_a_configuration(self, capsys, empty):
+    def test_dry_run_reports_config_path_that_cannot_be_written(self, capsys, empty):
         (empty / "configs").write_text("a file")
         assert_error(submit(capsys, "--dry-run", code=78).err, "cannot-write", "SLIPWAY_CONFIG", "configs/digits.toml")
 
-    def test_test_only_is_passed_on_to_sbatch(self, capsys, login_node):
+    def test_test_only_flag_is_passed_to_sbatch(self, capsys, login_node):
         submit(capsys, "--test-only")
         assert recorded(login_node, "arguments").startswith("--test-only\n")
 
-    def test_in_a_clone_it_is_the_script_alone_with_the_path_of_the_library(self, capsys, login_node, clone):
+    def test_script_in_clone_uses_library_path(self, capsys, login_node, clone):
         assert submit(capsys, "--", "--epochs", "2").out == ""
         arguments = recorded(login_node, "arguments").splitlines()
         script = Path(arguments.pop(1))
@@ -199,7 +199,7 @@ class TestWhatIsSubmitted:
         assert not script.exists()
         assert given(login_node)["SLIPWAY_LIB"] == str(clone / "jobscripts" / "lib")
 
-    def test_a_library_of_the_site_wins(self, capsys, login_node, empty, monkeypatch):
+    def test_slipway_lib_replaces_standalone_script(self, capsys, login_node, empty, monkeypatch):
         (empty / "site-lib").symlink_to(ROOT / "jobscripts" / "lib")
         monkeypatch.setenv("SLIPWAY_LIB", "site-lib")
         submit(capsys)
@@ -207,13 +207,13 @@ class TestWhatIsSubmitted:
         assert "--standalone" not in recorded(login_node, "script")
 
     @pytest.mark.parametrize("hostile", ["a,b", "it's", 'a "b"', "$(touch x)", "ü"])
-    def test_arguments_of_a_pbs_job_arrive_as_they_are(self, capsys, login_node, monkeypatch, hostile):
+    def test_pbs_arguments_are_passed_unchanged(self, capsys, login_node, monkeypatch, hostile):
         monkeypatch.setenv("SLIPWAY_SCRIPT", __file__)
         submit(capsys, "--", hostile, "-x", site="pbs")
         assert recorded(login_node, "arguments").splitlines()[0] == "-V"
         assert shlex.split(given(login_node)["SLIPWAY_ARGS"]) == [hostile, "-x"]
 
-    def test_exports_of_a_job_do_not_reach_the_jobs_that_it_submits(self, capsys, login_node, setenv):
+    def test_exports_of_running_job_are_not_passed_to_submitted_job(self, capsys, login_node, setenv):
         setenv(
             RUN_DIR="/runs/ddp-1",
             OMP_NUM_THREADS="7",
@@ -226,7 +226,7 @@ class TestWhatIsSubmitted:
         assert found["OMP_NUM_THREADS"] == "7"  # set since
 
     # regression: an srun of the new job took SLURM_CPU_BIND of the surrounding job: all ranks on one core
-    def test_variables_of_the_surrounding_job_do_not_reach_the_submitted_one(self, capsys, login_node, setenv):
+    def test_scheduler_variables_of_outer_job_are_not_passed_on(self, capsys, login_node, setenv):
         around = {"SLURM_CPU_BIND": "mask_cpu:0x1", "SLURM_ARRAY_TASK_ID": "3", "SLURM_GPUS_PER_TASK": "1"}
         kept = {"SLURM_CONF": "/etc/slurm.conf", "SBATCH_ACCOUNT": "x", "SLURM_MPI_TYPE": "pmi2"}
         setenv(**around, **kept, ENVIRONMENT="BATCH")
@@ -239,8 +239,8 @@ class TestWhatIsSubmitted:
         assert {"SLURM_CONF", "SBATCH_ACCOUNT", "PBS_ARRAY_INDEX"} <= found.keys()
 
 
-class TestOutsideAClone:
-    def test_it_is_the_standalone_script_with_the_configuration_beside(self, capsys, login_node, empty):
+class TestWithoutClone:
+    def test_standalone_script_and_config_copy_are_used(self, capsys, login_node, empty):
         err = submit(capsys).err
         assert re.findall(r"\S*configs/digits\.toml", err)[1:] == ["configs/digits.toml"]
         assert err.count("\n") == 1
@@ -250,26 +250,26 @@ class TestOutsideAClone:
         assert "\nopen_run_folder() {\n" in text
         assert "SLIPWAY_LIB" not in environment(login_node)
 
-    def test_an_existing_configuration_is_kept(self, capsys, empty):
+    def test_existing_config_is_kept(self, capsys, empty):
         (empty / "configs").mkdir()
         (empty / "configs" / "digits.toml").write_text("# mine\n")
         assert submit(capsys).err == ""
         assert (empty / "configs" / "digits.toml").read_text() == "# mine\n"
 
-    def test_a_dry_run_writes_nothing(self, capsys, empty):
+    def test_dry_run_writes_no_config(self, capsys, empty):
         assert "configs/digits.toml" in submit(capsys, "--dry-run").err.splitlines()[0]
         assert not (empty / "configs").exists()
 
     @pytest.mark.parametrize(("spec", "program"), [("image_build", "build/image"), ("venv_build", "build/setup")])
-    def test_jobs_that_build_need_a_clone(self, capsys, empty, spec, program):
+    def test_build_jobs_require_clone(self, capsys, empty, spec, program):
         refused(capsys, "no-clone", spec, program, empty, spec=spec)
 
-    def test_the_remedy_for_a_missing_image_names_one_too(self, capsys, empty):
+    def test_missing_image_remedy_mentions_clone(self, capsys, empty):
         (empty / "slipway.sif").unlink()
         refused(capsys, "no-image", "`jobgen submit image_build --site example`", "clone")
 
 
-class TestWhatIsMissing:
+class TestPrecheck:
     @pytest.mark.parametrize(
         ("spec", "variables", "slug", "values"),
         [
@@ -305,7 +305,7 @@ class TestWhatIsMissing:
             ),
         ],
     )
-    def test_it_is_named_before_it_waits_in_a_queue(self, capsys, setenv, *, spec, variables, slug, values):
+    def test_missing_input_is_refused_before_submission(self, capsys, setenv, *, spec, variables, slug, values):
         setenv(**variables)
         refused(capsys, slug, *values, spec=spec)
 
@@ -319,7 +319,7 @@ class TestWhatIsMissing:
             ("is_file", "SLIPWAY_RUN_DIR"),
         ],
     )
-    def test_a_folder_that_may_not_be_listed_or_entered(self, capsys, clone, monkeypatch, method, name):
+    def test_inaccessible_folder_is_refused(self, capsys, clone, monkeypatch, method, name):
         (clone / "closed").symlink_to(ROOT / "jobscripts" / "lib")
         monkeypatch.setenv(name, "closed")
         inner = getattr(Path, method)
@@ -333,7 +333,7 @@ class TestWhatIsMissing:
         slug, path = ("no-library", ROOT / "jobscripts" / "lib") if name == "SLIPWAY_LIB" else ("cannot-read", "closed")
         refused(capsys, slug, path)
 
-    def test_a_library_that_others_can_write_or_own(self, capsys, library, monkeypatch):
+    def test_library_writable_or_owned_by_others_is_refused(self, capsys, library, monkeypatch):
         file = library / "job.bash"
         before = file.stat().st_mode
         file.chmod(before | 0o002)
@@ -346,14 +346,14 @@ class TestWhatIsMissing:
             monkeypatch.setenv("SLIPWAY_LIB", str(library))
             submit(capsys)
 
-    def test_a_run_that_is_continued_has_kept_its_own_settings(self, capsys, login_node, monkeypatch):
+    def test_resumed_run_is_submitted_without_image_check(self, capsys, login_node, monkeypatch):
         (login_node / "run").mkdir()
         (login_node / "run" / "job.sh").touch()
         monkeypatch.setenv("SLIPWAY_RUN_DIR", str(login_node / "run"))
         Path("slipway.sif").unlink()
         submit(capsys)
 
-    def test_a_clone_to_make_an_environment_from(self, capsys, monkeypatch, empty):
+    def test_local_venv_requires_clone_and_wheelhouse(self, capsys, monkeypatch, empty):
         monkeypatch.setenv("USE_CONTAINER", "0")
         write_site('venv = "local"')
         monkeypatch.setenv("SLIPWAY_WHEELHOUSE", str(empty))
@@ -368,12 +368,12 @@ class TestWhatIsMissing:
         write_site('venv = "local"', "downloads = true")
         submit(capsys, site="mine.toml")
 
-    def test_room_for_a_configuration(self, capsys, empty):
+    def test_config_that_cannot_be_written_is_refused(self, capsys, empty):
         (empty / "configs").write_text("a file")
         values = ("SLIPWAY_CONFIG", "configs/digits.toml", os.strerror(errno.EEXIST))
         assert_error(submit(capsys, code=78).err, "cannot-write", *values)
 
-    def test_a_scheduler(self, capsys, monkeypatch):
+    def test_missing_scheduler_or_unsupported_option_is_refused(self, capsys, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setenv("PATH", "/nowhere")
             refused(capsys, "no-scheduler-command", "sbatch", "--dry-run")
@@ -417,18 +417,16 @@ class TestPrivateGroups:
         getent.chmod(0o755)
 
     @pytest.mark.parametrize("users", ["exit 3", f"{LISTS_ALL}{GROUP + 1}::/:"], ids=["not-listed", "other-groups"])
-    def test_the_group_of_one_user_is_accepted(self, capsys, login_node, users):
+    def test_private_group_of_user_is_accepted(self, capsys, login_node, users):
         self.set_users(login_node, users)
         submit(capsys)
 
     @pytest.mark.parametrize(("name", "members"), [("ann", ["ann", "bob"]), ("team", [])])
-    def test_a_group_of_several_is_refused(self, capsys, library, monkeypatch, name, members):
+    def test_group_with_several_members_is_refused(self, capsys, library, monkeypatch, name, members):
         self.set_group(monkeypatch, name, members)
         refused(capsys, "writable-by-others", library, self.GROUP, f"chmod -R go-w {library}")
 
-    def test_a_group_that_is_also_of_another_user_is_refused_unless_the_folder_is_trusted(
-        self, capsys, library, login_node, monkeypatch
-    ):
+    def test_group_shared_with_other_user_requires_trusted_folder(self, capsys, library, login_node, monkeypatch):
         self.set_users(login_node, f"{self.LISTS_ALL}{self.GROUP}::/:")
         refused(capsys, "writable-by-others", library, self.GROUP)
         monkeypatch.setenv("SLIPWAY_TRUSTED_FOLDER", str(library.parent))
@@ -440,7 +438,7 @@ class TestPrivateGroups:
 
     # regression: a directory that lists 100,000 users takes minutes
     @pytest.mark.parametrize(("listed", "refusals"), [(None, 0), (f"bob:x:{USER + 1}:{GROUP}::/:".encode(), 1)])
-    def test_a_slow_directory_counts_as_far_as_it_has_listed(self, library, monkeypatch, listed, refusals):
+    def test_slow_user_directory_is_checked_as_far_as_listed(self, library, monkeypatch, listed, refusals):
         def silent(words, **options):
             raise subprocess.TimeoutExpired(words, options["timeout"], listed)
 
@@ -474,7 +472,7 @@ class TestData:
             ("fifo", {}, ["ZIP", "squashfs", "tar"]),  # for which nothing waits
         ],
     )
-    def test_data_that_the_job_would_refuse_is_refused(self, capsys, setenv, name, settings, values):
+    def test_data_that_job_would_refuse_is_refused(self, capsys, setenv, name, settings, values):
         setenv(SLIPWAY_DATA=name, **settings)
         refused(capsys, "bad-data-file", f"SLIPWAY_DATA: {name} ", *values)
 
@@ -488,12 +486,12 @@ class TestData:
             ("text file", {"SLIPWAY_SCRIPT": "my train.py"}),
         ],
     )
-    def test_data_that_the_job_would_take_is_submitted(self, capsys, setenv, name, settings):
+    def test_data_that_job_accepts_is_submitted(self, capsys, setenv, name, settings):
         setenv(SLIPWAY_DATA=name, **settings)
         assert submit(capsys).err == ""
 
     @pytest.mark.parametrize("container", container_names())
-    def test_a_container_runtime_that_mounts_none(self, capsys, monkeypatch, container):
+    def test_squashfs_data_requires_container_runtime_that_mounts_images(self, capsys, monkeypatch, container):
         write_site(f'container = "{container}"')
         monkeypatch.setenv("SLIPWAY_DATA", "image")
         library = ROOT / "jobscripts" / "lib" / f"{container_of(container).library}.bash"
@@ -503,7 +501,7 @@ class TestData:
             said = refused(capsys, "bad-data-file", "SLIPWAY_DATA: image ", "unsquashfs", "tar", site="mine.toml")
             assert "USE_CONTAINER" not in said
 
-    def test_a_site_without_containers(self, capsys, monkeypatch):
+    def test_squashfs_data_is_refused_at_site_without_containers(self, capsys, monkeypatch):
         write_site('container = "none"', 'venv = "local"', "downloads = true")
         monkeypatch.setenv("SLIPWAY_DATA", "image")
         refused(capsys, "bad-data-file", "SLIPWAY_DATA: image ", "USE_CONTAINER=1", "unsquashfs", site="mine.toml")
@@ -511,12 +509,12 @@ class TestData:
 
 class TestBuilds:
     @pytest.mark.parametrize("spec", ["image_build", "venv_build"])
-    def test_they_need_nothing_that_they_make(self, capsys, clone, login_node, spec):
+    def test_build_jobs_do_not_require_their_own_output(self, capsys, clone, login_node, spec):
         (clone / "slipway.sif").unlink()
         assert submit(capsys, spec=spec).err == ""
         assert f"--job-name={spec}" in recorded(login_node, "script")
 
-    def test_they_take_no_arguments(self, capsys):
+    def test_build_jobs_refuse_arguments(self, capsys):
         words = ["--", "--epochs", "2"]
         refused(capsys, "unexpected-argument", "image_build", "--epochs 2", words=words, spec="image_build", code=2)
 
@@ -536,22 +534,22 @@ class TestSettings:
             ("SLIPWAY_DATA", "a\nb"),
         ],
     )
-    def test_values_that_no_setting_may_have(self, capsys, monkeypatch, name, value):
+    def test_invalid_setting_values_are_refused(self, capsys, monkeypatch, name, value):
         monkeypatch.setenv(name, value)
         refused(capsys, "bad-value", f"{name} ", f" {value!r}")
 
-    def test_a_misspelt_setting_is_mentioned(self, capsys, monkeypatch):
+    def test_misspelled_setting_warns_and_nearest_is_suggested(self, capsys, monkeypatch):
         monkeypatch.setenv("SLIPWAY_IMGE", "x")
         err = submit(capsys).err
         assert_warning(err, "unknown-setting", "SLIPWAY_IMGE", "'SLIPWAY_IMAGE'")
         assert err.count("\n") == 1
 
-    def test_an_empty_value_means_the_default(self, capsys, monkeypatch):
+    def test_empty_setting_means_default(self, capsys, monkeypatch):
         for name in SETTINGS:
             monkeypatch.setenv(name, "")
         assert submit(capsys).err == ""
 
-    def test_a_backend_that_the_script_cannot_launch(self, capsys, monkeypatch):
+    def test_backend_that_script_cannot_launch_is_refused(self, capsys, monkeypatch):
         monkeypatch.setenv("BACKEND", "horovod")
         assert submit(capsys).err == ""
         command = "`jobgen submit horovod-gloo --site example`"
@@ -570,20 +568,18 @@ class TestArguments:
             ("pbs", "--epochs 3", ["--epochs", "4"], "flag-conflict", ["SLIPWAY_ARGS"]),
         ],
     )
-    def test_those_that_the_trainer_refuses_are_refused(
-        self, capsys, monkeypatch, *, site, variable, words, slug, values
-    ):
+    def test_invalid_trainer_arguments_are_refused(self, capsys, monkeypatch, *, site, variable, words, slug, values):
         monkeypatch.setenv("SLIPWAY_ARGS", variable)
         refused(capsys, slug, *values, words=["--", *words], site=site, code=2)
 
-    def test_an_unclosed_quote_in_the_variable_is_refused(self, capsys, monkeypatch):
+    def test_unclosed_quote_in_slipway_args_is_refused(self, capsys, monkeypatch):
         monkeypatch.setenv("SLIPWAY_ARGS", "--arch 'mlp")
         refused(capsys, "unclosed-quote", "SLIPWAY_ARGS", "--arch 'mlp", site="pbs")
 
-    def test_arguments_of_a_users_script_are_not_checked(self, capsys, monkeypatch):
+    def test_user_script_arguments_are_not_checked(self, capsys, monkeypatch):
         monkeypatch.setenv("SLIPWAY_SCRIPT", __file__)
         submit(capsys, "--", "--epoks", "3")
 
-    def test_arguments_of_the_self_test_are_checked(self, capsys, monkeypatch):
+    def test_selftest_arguments_are_checked(self, capsys, monkeypatch):
         monkeypatch.setenv("SLIPWAY_SCRIPT", __file__)
         refused(capsys, "unknown-flag", "--epoks", words=["--", "--epoks", "3"], spec="selftest", code=2)

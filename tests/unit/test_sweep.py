@@ -129,10 +129,10 @@ class TestTrials:
             (["--lr=1,2"], True, [{"--lr": "1"}, {"--lr": "2"}]),
         ],
     )
-    def test_a_grid_has_every_combination(self, settings, script, trials):
+    def test_grid_has_every_combination(self, settings, script, trials):
         assert grid(axes_of(*settings, script=script)) == trials
 
-    def test_draws_are_reproducible_and_in_their_range(self):
+    def test_random_draws_are_reproducible_and_in_range(self):
         axes = axes_of("optim.lr=log:1e-4:1e-1", "optim.label_smoothing=uniform:0:0.5", "model.arch=mlp,mnist-cnn")
         found = drawn(axes, count=200, seed=3)
         assert drawn(axes, count=200, seed=3) == found
@@ -145,7 +145,7 @@ class TestTrials:
         assert all(len(values["optim.lr"].replace("0.", "").lstrip("0").partition("e")[0]) <= 5 for values in found)
         assert {values["model.arch"] for values in found} == {"mlp", "mnist-cnn"}
 
-    def test_the_first_draws_are_these(self):
+    def test_random_draws_match_recorded_values(self):
         axes = axes_of("optim.lr=log:1e-4:1e-1", "optim.step_epochs=uniform:1:4")
         assert drawn(axes, count=3, seed=0) == [
             {"optim.lr": "0.03414", "optim.step_epochs": "4"},
@@ -153,13 +153,13 @@ class TestTrials:
             {"optim.lr": "0.003418", "optim.step_epochs": "2"},
         ]
 
-    def test_whole_numbers_are_drawn_evenly(self):
+    def test_integers_are_drawn_uniformly(self):
         found = drawn(axes_of("optim.step_epochs=uniform:1:4", "optim.lr=log:1:2"), count=400, seed=0)
         counts = [sum(values["optim.step_epochs"] == text for values in found) for text in "1234"]
         assert sum(counts) == 400
         assert min(counts) > 75
 
-    def test_rounding_leaves_no_range(self):
+    def test_rounded_draws_stay_in_range(self):
         found = drawn(axes_of("optim.lr=uniform:0.123451:0.123459"), count=1, seed=0)
         assert 0.123451 <= float(found[0]["optim.lr"]) <= 0.123459
 
@@ -199,26 +199,26 @@ class TestTrials:
             ("optim.lr=1 optim.lr=2", [" optim.lr:"]),
         ],
     )
-    def test_an_impossible_axis_is_refused(self, setting, values):
+    def test_invalid_axis_is_refused(self, setting, values):
         with refused("bad-axis", f" {setting.partition('=')[0]}", *values, code=2):
             axes_of(*setting.split(" "))
 
     @pytest.mark.parametrize(("setting", "values"), [("optim.lr=1", ["SLIPWAY_SCRIPT", "--flag"]), ("--=1", [])])
-    def test_an_axis_that_is_no_flag_of_a_script_is_refused(self, setting, values):
+    def test_invalid_axis_of_user_script_is_refused(self, setting, values):
         with refused("bad-axis", f" {setting.partition('=')[0]}:", *values, code=2):
             axes_of(setting, script=True)
 
-    def test_a_line_break_in_a_value_is_refused(self):
+    def test_line_break_in_axis_value_is_refused(self):
         with refused("bad-path", r"'a\nb'"):
             axes_of("model.arch=a\nb")
 
-    def test_settings_of_the_job_are_not_varied(self):
+    def test_job_settings_are_not_taken_as_axes(self):
         settings = ["minutes=30", "options.partition=a", "env.A=1", "optim.lr=1"]
         assert divide(settings, load_schema(), script=False)[0] == settings[:3]
 
 
 class TestSubmission:
-    def test_a_dry_run_shows_the_trials_and_writes_nothing(self, login_node, capsys):
+    def test_dry_run_prints_trials_and_writes_nothing(self, login_node, capsys):
         said = sweep(capsys, *TWO, "--seeds", "2", "--dry-run", "--set", "minutes=30").out.splitlines()
         assert len(said) == 1 + 8 + 2
         assert said[1].split()[:6] == ["000", "missing", "-", "lr=0.1", "batch_size=64", "seed=0"]
@@ -228,7 +228,7 @@ class TestSubmission:
         assert not Path("sweep").exists()
         assert (login_node / "number").read_text() == "100"
 
-    def test_it_is_one_array_and_each_task_is_a_trial(self, login_node, capsys):
+    def test_sweep_is_submitted_as_array_with_task_per_trial(self, login_node, capsys):
         said = sweep(capsys, *TWO, "--seeds", "2", "--at-once", "3", "--", "--epochs", "3").out
         assert numbers(said, "job ") == [101, 8]
         script = (login_node / "101.script").read_text()
@@ -259,20 +259,20 @@ class TestSubmission:
         assert run == str(Path("sweep", "005").absolute())
         assert arguments == ["--epochs", "3", "--lr=0.01", "--batch-size=64", "--seed=1"]
 
-    def test_its_job_script_is_the_one_of_jobgen_submit(self, login_node, capsys):
+    def test_job_script_equals_that_of_jobgen_submit(self, login_node, capsys):
         sweep(capsys, *LR, "--set", "minutes=30")
         assert main(["submit", "ddp", "--site", "example", "--set", "minutes=30"]) == 0
         assert Path("sweep", "submissions", "1", "job.sh").read_text() == (login_node / "102.script").read_text()
         assert Path("sweep", "submissions", "1", "array.sh").read_text() == (login_node / "101.script").read_text()
 
-    def test_an_index_that_was_not_submitted_starts_nothing(self, login_node, capsys):
+    def test_task_index_outside_of_array_exits_with_78(self, login_node, capsys):
         sweep(capsys, *LR)
         with pytest.raises(subprocess.CalledProcessError) as caught:
             started(login_node, 101, 2)
         assert caught.value.returncode == 78
 
     # regression: under umask 002 the group could replace job.sh, which each task runs
-    def test_others_can_write_nothing_that_a_task_runs(self, login_node, capsys):
+    def test_scripts_writable_by_others_are_refused(self, login_node, capsys):
         before = os.umask(0)
         try:
             sweep(capsys, *LR)
@@ -296,7 +296,7 @@ class TestSubmission:
 
     # regression: with SBATCH_EXPORT=NONE every task refused the folder, as array.sh lacked the setting
     @pytest.mark.parametrize("parts", [LR, ("--set", "optim.lr=1")])
-    def test_a_trusted_folder_is_one_for_the_tasks_too(self, login_node, capsys, monkeypatch, parts):
+    def test_trusted_folder_setting_reaches_tasks(self, login_node, capsys, monkeypatch, parts):
         folder = Path("a $HOME 'disk'", "sweep")
         folder.mkdir(parents=True)
         folder.chmod(0o777)
@@ -305,7 +305,7 @@ class TestSubmission:
         assert started(login_node, 101, 0, output=folder)[0] == str(folder.absolute() / "000")
 
     @pytest.mark.parametrize("folder", ["with spaces", "it's", "a$HOME`id`;#"])
-    def test_odd_characters_reach_the_trainer_as_they_are(self, login_node, capsys, folder):
+    def test_special_characters_reach_trainer_unchanged(self, login_node, capsys, folder):
         odd = ["it's", "$(touch executed)", "`id`", 'say "hi"', "a  b", "*", "é", "\\", ""]
         texts = [f'"{text}"'.replace('"hi"', '""hi""') for text in odd]
         sweep(capsys, "--set", f"model.weights={','.join(texts)}", "--", "--data-dir", "a 'b", output=folder)
@@ -315,7 +315,7 @@ class TestSubmission:
             assert arguments == ["--data-dir", "a 'b", f"--weights={text}"]
         assert not Path("executed").exists()
 
-    def test_switches(self, login_node, capsys):
+    def test_boolean_axes_become_on_and_off_flags(self, login_node, capsys):
         sweep(capsys, "--set", "data.flip=true,false", "--set", "model.channels_last=auto,true,false")
         assert [started(login_node, 101, task)[1] for task in (0, 4, 5)] == [
             ["--flip", "--channels-last=auto"],
@@ -323,20 +323,20 @@ class TestSubmission:
             ["--no-flip", "--no-channels-last"],
         ]
 
-    def test_a_single_trial_is_no_array(self, login_node, capsys, monkeypatch):
+    def test_single_trial_is_submitted_without_array(self, login_node, capsys, monkeypatch):
         monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "7")  # submitted from within a task
         sweep(capsys, "--set", "optim.lr=0.1")
         assert "--array" not in (login_node / "101.script").read_text()
         assert trials()[0]["job"] == "101"
         assert started(login_node, 101, 7)[1] == ["--lr=0.1"]
 
-    def test_a_run_folder_of_the_environment_is_not_that_of_the_trials(self, login_node, capsys, monkeypatch):
+    def test_run_dir_from_environment_is_not_passed_to_trials(self, login_node, capsys, monkeypatch):
         monkeypatch.setenv("SLIPWAY_RUN_DIR", "elsewhere")
         sweep(capsys, *LR)
         assert "SLIPWAY_RUN_DIR=" not in (login_node / "101.environment").read_text()
 
     @pytest.mark.parametrize(("site", "directive"), [("pbs", "-J 0-1%2"), ("torque", "-t 0-1%2")])
-    def test_pbs(self, login_node, capsys, site, directive):
+    def test_sweep_is_submitted_as_pbs_array(self, login_node, capsys, site, directive):
         (Path(".venv") / "bin").mkdir(parents=True)
         assert sweep(capsys, *LR, "--at-once", "2", site=site).out.splitlines()[-1].startswith("job 101[].head: 2 ")
         script = (login_node / "101.script").read_text()
@@ -349,13 +349,13 @@ class TestSubmission:
         assert trials("one")[0]["job"] == "102.head"
         assert f"#PBS {directive[:2]} " not in (login_node / "102.script").read_text()
 
-    def test_openpbs_takes_no_array_that_may_not_be_run_again(self, login_node, capsys):
+    def test_openpbs_array_is_always_rerunnable(self, login_node, capsys):
         sweep(capsys, *LR, "--set", "resume=none", site="pbs")
         assert "#PBS -N ddp -j oe -r y\n" in (login_node / "101.script").read_text()
         assert "#PBS -N ddp -j oe -r n\n" in Path("sweep", "submissions", "1", "job.sh").read_text()
 
     @pytest.mark.parametrize("site", ["example", "pbs"])
-    def test_more_tasks_than_the_scheduler_takes_are_refused(self, login_node, capsys, site):
+    def test_more_trials_than_array_limit_are_refused(self, login_node, capsys, site):
         (login_node / "config.state").write_text("MailProg = /bin/true\nMaxArraySize            = 100\n")
         ranges = ("--set", "optim.lr=log:1e-4:1", "--random")
         words = [*ranges, "101", "--limit", "9999"]
@@ -363,7 +363,7 @@ class TestSubmission:
         assert not Path("sweep").exists()
         sweep(capsys, *ranges, "100", "--limit", "9999", site=site)
 
-    def test_a_users_script(self, login_node, capsys, monkeypatch):
+    def test_user_script_trials_get_flags_and_seed(self, login_node, capsys, monkeypatch):
         Path("mine.py").touch()
         monkeypatch.setenv("SLIPWAY_SCRIPT", "mine.py")
         flags = ["--set", "--lr=0.1,-1", "--set=--name=a b"]
@@ -372,7 +372,7 @@ class TestSubmission:
         sweep(capsys, *flags, "--seeds", "2", "--seed-flag", "--my-seed", "--", "--mine")
         assert started(login_node, 101, 3)[1] == ["--mine", "--lr=-1", "--name=a b", "--my-seed=1"]
 
-    def test_trials_that_the_scheduler_refused_are_submitted_the_next_time(self, login_node, capsys, monkeypatch):
+    def test_rejected_trials_are_submitted_on_next_call(self, login_node, capsys, monkeypatch):
         monkeypatch.setenv("REFUSED", "101")
         refuses(capsys, "submission-refused", words=LR)
         assert [trial["job"] for trial in trials()] == [None, None]
@@ -381,7 +381,7 @@ class TestSubmission:
         assert [trial["job"] for trial in trials()] == ["102_0", "102_1"]
 
     # regression: two concurrent commands, from cron and manual, submitted the same trials
-    def test_two_commands_at_a_time_do_not_submit_the_same_trials(self, login_node, capsys, monkeypatch):
+    def test_concurrent_sweep_commands_are_refused(self, login_node, capsys, monkeypatch):
         Path("sweep").mkdir()
         with Path("sweep/.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -394,7 +394,7 @@ class TestSubmission:
         assert not [*login_node.glob("*.script")]
 
     @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
-    def test_a_lock_that_is_no_file(self, login_node, capsys, make):
+    def test_lock_path_that_is_folder_or_fifo_does_not_hang(self, login_node, capsys, make):
         Path("sweep").mkdir()
         make("sweep/.lock")
         if make is os.mkdir:
@@ -405,7 +405,9 @@ class TestSubmission:
     @pytest.mark.parametrize(
         ("answer", "job"), [("", None), ("welcome", None), ("note\n101", "101_0"), ("101;cluster\nBye!", "101_0")]
     )
-    def test_an_answer_without_a_number_is_no_refusal(self, login_node, capsys, monkeypatch, answer, job):
+    def test_job_number_is_parsed_from_sbatch_output_or_error_raised(
+        self, login_node, capsys, monkeypatch, answer, job
+    ):
         sbatch = login_node / "sbatch"
         sbatch.write_text(f"#!/bin/sh\nprintf '%s\\n' '{answer}'\n")
         sbatch.chmod(0o755)
@@ -447,12 +449,12 @@ class TestRefusals:
             ([*LR, "--output", "\udcff"], "bad-path", [r"\udcff'", "UTF-8"]),
         ],
     )
-    def test_impossible_requests_are_refused_before_anything_is_written(self, capsys, words, slug, values):
+    def test_invalid_options_are_refused_before_any_write(self, capsys, words, slug, values):
         assert main(["sweep", "ddp", "--site", "example", "--output", "sweep", *words]) == SLUGS[slug].exit_code
         assert_error(capsys.readouterr().err, slug, *values)
         assert not Path("sweep").exists()
 
-    def test_a_machine_without_a_scheduler_is_refused(self, capsys):
+    def test_site_without_scheduler_is_refused(self, capsys):
         refuses(capsys, "no-scheduler", "local", words=LR, spec="ddp-local", site="laptop")
 
     @pytest.mark.parametrize(
@@ -463,13 +465,13 @@ class TestRefusals:
             ([*LR, "--rungs", "1,2"], ["rungs [],", " [1, 2])"]),
         ],
     )
-    def test_another_sweep_in_the_folder_is_refused(self, capsys, words, values):
+    def test_folder_of_different_sweep_is_refused(self, capsys, words, values):
         sweep(capsys, *LR)
         refuses(capsys, "different-study", "sweep ", *values, "--output", words=words)
 
 
-class TestRunAgain:
-    def test_only_what_is_missing_or_has_failed_is_submitted(self, login_node, capsys):
+class TestRepeatedSweep:
+    def test_only_missing_and_failed_trials_are_submitted(self, login_node, capsys):
         sweep(capsys, *TWO)
         end("000", "101_0", accuracy=0.9)
         end("001", "101_1", accuracy=0.5, verdict="failed 46 diverged: the loss")
@@ -486,13 +488,13 @@ class TestRunAgain:
         )
         assert Sweep.read(Path("sweep")).content().axes["optim.lr"] == "0.1,0.01,0.001"
 
-    def test_trials_that_are_not_asked_for_any_more_stay(self, login_node, capsys):
+    def test_trials_no_longer_requested_are_kept(self, login_node, capsys):
         sweep(capsys, *LR)
         state(login_node, 101, ("0-1", "RUNNING"))
         assert to_submit(sweep(capsys, "--set", "optim.lr=0.01").out) == (0, 1)
         assert len(trials()) == 2
 
-    def test_more_can_be_drawn(self, login_node, capsys):
+    def test_more_random_trials_can_be_added(self, login_node, capsys):
         ranges = ("--set", "optim.lr=log:1e-4:1", "--random")
         sweep(capsys, *ranges, "3")
         before = trials()
@@ -501,7 +503,7 @@ class TestRunAgain:
         assert trials()[:3] == before
         assert [trial["job"] for trial in trials()[3:]] == ["102_0", "102_1"]
 
-    def test_a_task_is_waiting_or_failed_if_the_scheduler_has_forgotten_it(self, login_node, capsys):
+    def test_task_unknown_to_scheduler_counts_as_failed(self, login_node, capsys):
         sweep(capsys, *LR)
         state(login_node, 101, ("1", "PENDING"))
         _, first, second, summary = status(capsys).splitlines()
@@ -520,7 +522,7 @@ class TestRunAgain:
         assert found[0]["line"] in first
         assert found[1]["line"] in second
 
-    def test_pbs_is_asked_for_all_tasks_at_once(self, login_node, capsys):
+    def test_pbs_task_states_are_read_from_one_query(self, login_node, capsys):
         sweep(capsys, *LR, site="pbs")
         (login_node / "101[].qstat").write_text(
             "Job Id: 101[].head\n    job_state = B\n\nJob Id: 101[0].head\n    job_state = X\n\n"
@@ -532,7 +534,7 @@ class TestRunAgain:
 
 
 class TestStatus:
-    def test_the_best_comes_first(self, login_node, capsys):
+    def test_status_lists_best_trial_first(self, login_node, capsys):
         sweep(capsys, "--set", "optim.lr=1,2,3,4")
         for task, accuracy in ((0, 0.5), (1, 0.9), (3, 0.7)):
             end(f"00{task}", f"101_{task}", accuracy=accuracy)
@@ -547,7 +549,7 @@ class TestStatus:
         assert counts(summary) == {"done": 3, "running": 1}
         assert summary.endswith("; best: 001 (lr=2), accuracy 0.9")
 
-    def test_of_a_loss_less_is_better_and_seeds_are_averaged(self, login_node, capsys):
+    def test_lowest_mean_loss_over_seeds_is_best(self, login_node, capsys):
         sweep(capsys, *LR, "--seeds", "2", "--metric", "loss")
         end_all([0.9, 0.3, 0.7, 0.6], job=101)
         said = status(capsys)
@@ -557,7 +559,7 @@ class TestStatus:
         assert json.loads(Path("sweep", "sweep.json").read_text())["goal"] == "min"
 
     # regression: a trial without an evaluation was compared by its training loss
-    def test_training_and_validation_are_not_compared(self, login_node, capsys):
+    def test_training_metrics_are_not_compared_with_validation(self, login_node, capsys):
         sweep(capsys, *LR, "--metric", "loss")
         end("000", "101_0", accuracy=0.5)
         end("001", "101_1")
@@ -569,14 +571,14 @@ class TestStatus:
 
     # regression: cancel wrote STOP into the sweep's folder and ended nothing
     @pytest.mark.parametrize("words", [["cancel"], ["logs"], ["logs", "--follow"]])
-    def test_commands_for_one_run_are_refused(self, login_node, capsys, words):
+    def test_cancel_and_logs_refuse_sweep_folder(self, login_node, capsys, words):
         sweep(capsys, *LR)
         before = sorted(Path("sweep").iterdir())
         assert main([*words, "sweep"]) == 78
         assert_error(capsys.readouterr().err, "several-runs", "sweep ")
         assert sorted(Path("sweep").iterdir()) == before
 
-    def test_metrics_that_are_no_numbers_are_ignored(self, login_node, capsys):
+    def test_metrics_that_are_not_numbers_are_ignored(self, login_node, capsys):
         sweep(capsys, *LR)
         end("000", "101_0")
         lines = ['{"accuracy": NaN}', '{"accuracy": true}', '{"accuracy": "a"}', '["accuracy"]', '{"accuracy": 0.5']
@@ -587,7 +589,7 @@ class TestStatus:
 class TestRungs:
     WORDS = ("--set", "optim.lr=1,2,3,4,5,6", "--rungs", "2,6,18", "--keep", "2")
 
-    def test_the_best_are_continued_once_all_have_ended(self, login_node, capsys):
+    def test_best_trials_are_promoted_once_all_have_ended(self, login_node, capsys):
         sweep(capsys, *self.WORDS)
         assert started(login_node, 101, 0)[1] == ["--lr=1", "--epochs=18", "--stop-epoch=2"]
         end_all([0, 0.1, 0.2, 0.3, 0.4], job=101)
@@ -622,7 +624,7 @@ class TestRungs:
         assert numbers(said, "rung") == [3, 3, 18]
         assert to_submit(said) == (0, 6)
 
-    def test_what_crashed_is_submitted_again_and_what_diverged_is_last(self, login_node, capsys):
+    def test_crashed_trial_is_resubmitted_and_diverged_ranked_last(self, login_node, capsys):
         sweep(capsys, *self.WORDS)
         end("000", "101_0", accuracy=0.99, verdict="failed 3 diverged: the loss")
         end("001", "101_1", verdict="")
@@ -635,7 +637,7 @@ class TestRungs:
         sweep(capsys, *self.WORDS)
         assert [trial["name"] for trial in trials() if trial["rung"] == 1] == ["001", "004", "005"]
 
-    def test_trials_of_the_same_values_are_continued_together(self, login_node, capsys):
+    def test_seeds_of_same_values_are_promoted_together(self, login_node, capsys):
         words = ("--set", "optim.lr=1,2", "--rungs", "2,6", "--keep", "2", "--seeds", "2")
         sweep(capsys, *words)
         end_all([0.9, 0.1, 0.6, 0.5], job=101)
@@ -643,7 +645,7 @@ class TestRungs:
         assert [trial["name"] for trial in trials() if trial["rung"] == 1] == ["002", "003"]
         assert started(login_node, 102, 1, submission=2)[1] == ["--lr=2", "--seed=1", "--epochs=6", "--stop-epoch=6"]
 
-    def test_without_the_metric_none_is_continued(self, login_node, capsys):
+    def test_no_trial_is_promoted_without_metric(self, login_node, capsys):
         words = (*LR, "--rungs", "2,6", "--metric", "acuracy")
         sweep(capsys, *words)
         end_all([0.5, 0.5], job=101)
@@ -653,7 +655,7 @@ class TestRungs:
         assert numbers(sweep(capsys, *LR, "--rungs", "2,6").out, "rung") == [1, 2, 2, 1, 2, 6]
 
     @pytest.mark.usefixtures("login_node")
-    def test_trials_cannot_be_added(self, capsys):
+    def test_trials_cannot_be_added_to_sweep_with_rungs(self, capsys):
         sweep(capsys, *LR, "--rungs", "2,6")
         words = ["--set", "optim.lr=0.1,0.01,1", "--rungs", "2,6"]
         refuses(capsys, "different-study", "sweep ", "--output", words=words)
@@ -671,11 +673,11 @@ class TestRungs:
         ("nonsense", []),
     ],
 )
-def test_the_tasks_that_a_scheduler_names(text, tasks):
+def test_task_numbers_are_parsed_from_scheduler_output(text, tasks):
     assert [str(task) for task in tasks_of(text)] == tasks
 
 
-def test_a_chained_job_of_a_trial_is_asked_for(login_node, capsys):
+def test_state_of_requeued_job_of_trial_is_queried(login_node, capsys):
     sweep(capsys, *LR, site="pbs")
     end("000", "101_0", verdict="out-of-time 46 time-limit")
     Path("sweep", "000", "logs", "1", "job").write_text("pbs 101_0\n")

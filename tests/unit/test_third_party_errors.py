@@ -28,7 +28,7 @@ OTHER = RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 NO_MEMORY = RuntimeError("CUDA out of memory")
 
 
-def test_batch_norm_of_one_sample():
+def test_batch_norm_error_for_one_sample_is_recognized():
     with pytest.raises(ValueError, match="1 value per channel") as error:
         nn.BatchNorm1d(3)(torch.zeros(1, 3))
     assert errors.too_few_for_batch_norm(error.value)
@@ -46,7 +46,7 @@ class HalfUsed(nn.Module):
         return self.used(inputs)
 
 
-def test_parameters_that_took_no_part_in_a_step(tmp_path):
+def test_ddp_unused_parameters_error_is_recognized(tmp_path):
     dist.init_process_group("gloo", init_method=(tmp_path / "store").as_uri(), rank=0, world_size=1)
     try:
         model = DistributedDataParallel(HalfUsed())
@@ -59,14 +59,14 @@ def test_parameters_that_took_no_part_in_a_step(tmp_path):
     assert not errors.unused_parameters(OTHER)
 
 
-def test_the_error_number_of_safetensors(tmp_path):
+def test_os_error_number_of_safetensors_is_parsed(tmp_path):
     with pytest.raises(Exception, match="os error") as error:
         save_file({"a": torch.zeros(1)}, tmp_path)
     assert errors.os_error_numbers(error.value) == [21]  # EISDIR
     assert errors.os_error_numbers(ValueError("no number")) == []
 
 
-def test_operators_that_do_not_fit():
+def test_torchvision_operator_mismatch_is_recognized():
     code = "import torch; torch.library.register_fake('torchvision::nms')(lambda *_: None)"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr
     assert errors.is_operator_mismatch(RuntimeError(said.strip().splitlines()[-1]))
@@ -86,7 +86,7 @@ INNER = {
 
 
 @pytest.mark.parametrize("key", INNER)
-def test_where_a_value_is_refused(key):
+def test_msgspec_validation_error_path_is_parsed(key):
     value, expected = INNER[key]
     outer = msgspec.defstruct("Outer", [("inner", Inner)])
     with pytest.raises(msgspec.ValidationError) as error:
@@ -95,11 +95,11 @@ def test_where_a_value_is_refused(key):
 
 
 @pytest.mark.parametrize(("text", "reason"), [("a` b", "a` b"), ("a\nb", "a\nb"), ("", "")])
-def test_a_refusal_that_names_no_place_is_a_reason(text, reason):
+def test_validation_error_without_path_is_reason_only(text, reason):
     assert errors.invalid_value(ValueError(text)) == (reason, "", "")
 
 
-def test_why_a_value_is_refused():
+def test_invalid_choice_and_pattern_mismatch_are_recognized():
     with pytest.raises(msgspec.ValidationError) as error:
         msgspec.convert("teal", Literal["red", "blue"])
     assert errors.invalid_choice(str(error.value)) == "teal"
@@ -112,13 +112,13 @@ def test_why_a_value_is_refused():
 
 
 @pytest.mark.parametrize("text", LOST)
-def test_a_peer_that_is_gone(text):
+def test_lost_peer_errors_are_recognized(text):
     assert errors.lost_peer(RuntimeError(text))
     assert errors.lost_peer(type("HorovodInternalError", (RuntimeError,), {})(""))
     assert not errors.lost_peer(NO_MEMORY)
 
 
-def test_a_worker_that_has_ended():
+def test_lost_loader_worker_error_is_recognized():
     with pytest.raises(RuntimeError) as raised:
         list(DataLoader(range(100), num_workers=1, worker_init_fn=os._exit))
     assert re.fullmatch(r"DataLoader worker \(pid\(s\) \d+\) exited unexpectedly.*", errors.lost_worker(raised.value))

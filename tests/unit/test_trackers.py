@@ -47,14 +47,14 @@ def train_in_two_attempts(folder, **options):
 LOSSES = [(1, 0.0), (2, 1.0), (3, 2.0), (4, 3.0)]
 
 
-def test_tensorboard_shows_a_run_of_two_attempts(tmp_path):
+def test_tensorboard_shows_run_of_two_attempts(tmp_path):
     train_in_two_attempts(tmp_path / "run", trackers=("tensorboard",))
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
     assert [(event.step, event.value) for event in events.Scalars("train/loss")] == LOSSES
     assert [(event.step, event.value) for event in events.Scalars("validation/accuracy")] == [(4, 0.5)]
 
 
-def test_the_environment_names_trackers_too(tmp_path, monkeypatch):
+def test_trackers_are_read_from_slipway_trackers_variable(tmp_path, monkeypatch):
     monkeypatch.setenv("SLIPWAY_TRACKERS", " tensorboard,")
     train(tmp_path / "run")
     assert (tmp_path / "run" / "tensorboard").is_dir()
@@ -62,7 +62,7 @@ def test_the_environment_names_trackers_too(tmp_path, monkeypatch):
     assert named_trackers(["wandb", "tensorboard"], "mlflow, wandb,") == ["wandb", "tensorboard", "mlflow"]
 
 
-def test_an_unknown_tracker_and_a_missing_library_are_named_before_the_run_begins(tmp_path, monkeypatch):
+def test_unknown_tracker_or_missing_library_is_refused_before_run(tmp_path, monkeypatch):
     with refused("unknown-tracker", "'tensorbord'", "tensorboard", "wandb", "mlflow", code=78):
         train(tmp_path / "run", trackers=("tensorbord",))
     (tmp_path / "wandb").mkdir()  # in the state that a run leaves: no package
@@ -98,7 +98,7 @@ def hang(*_, **__):
 
 @pytest.mark.parametrize("method", ["start", "write", "end"])
 @pytest.mark.parametrize("trouble", [fail, hang])
-def test_a_tracker_that_fails_or_hangs_ends_nothing(method, trouble, tmp_path, monkeypatch, caplog):
+def test_failing_or_hanging_tracker_does_not_end_run(method, trouble, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(trackers, "START_LIMIT", 0.1)
     monkeypatch.setattr(trackers, "END_LIMIT", 0.1)
     make = trouble if method == "start" else lambda _: Fake(**{method: trouble})
@@ -114,7 +114,7 @@ def test_a_tracker_that_fails_or_hangs_ends_nothing(method, trouble, tmp_path, m
         assert slugs(said) == ["tracker-silent"] * (2 if method == "start" else 1)
 
 
-def test_what_comes_while_a_tracker_starts_is_kept(monkeypatch):
+def test_records_written_while_tracker_starts_are_kept(monkeypatch):
     monkeypatch.setattr(trackers, "START_LIMIT", 0.01)
     fake, ready = Fake(), threading.Event()
     tracker = Background("slow", lambda: (ready.wait(), fake)[1])
@@ -125,7 +125,7 @@ def test_what_comes_while_a_tracker_starts_is_kept(monkeypatch):
     assert fake.seen == [{"step": 1}, True]
 
 
-def test_an_error_of_the_script_reaches_the_tracker(tmp_path, monkeypatch):
+def test_script_error_marks_tracker_run_incomplete(tmp_path, monkeypatch):
     fake = Fake()
     monkeypatch.setitem(
         trackers.KINDS, "tensorboard", trackers.TrackerKind(lambda _: fake, "tensorboard", "tensorboard")
@@ -135,7 +135,7 @@ def test_an_error_of_the_script_reaches_the_tracker(tmp_path, monkeypatch):
     assert fake.seen == [False]
 
 
-def test_wandb_is_offline_by_default_and_continues_under_the_same_id(tmp_path, monkeypatch):
+def test_wandb_is_offline_by_default_and_keeps_run_id(tmp_path, monkeypatch):
     """With a stub library that keeps its arguments; the next test needs the real one."""
     begun, logged, ended = [], [], []
     run = types.SimpleNamespace(
@@ -156,7 +156,7 @@ def test_wandb_is_offline_by_default_and_continues_under_the_same_id(tmp_path, m
     assert ended[-1] == {"exit_code": 0}
 
 
-def test_real_wandb_makes_a_folder_for_each_attempt_of_one_id(tmp_path):
+def test_installed_wandb_uses_one_id_for_all_attempts(tmp_path):
     pytest.importorskip("wandb")
     train_in_two_attempts(tmp_path / "run", trackers="wandb")
     identity = json.loads((tmp_path / "run" / "trackers.json").read_text())["wandb"]
@@ -164,7 +164,7 @@ def test_real_wandb_makes_a_folder_for_each_attempt_of_one_id(tmp_path):
     assert len(files) >= 1  # attempts within one second share a folder
 
 
-def test_real_mlflow_shows_one_run_over_all_attempts(tmp_path):
+def test_installed_mlflow_shows_one_run_over_all_attempts(tmp_path):
     mlflow = pytest.importorskip("mlflow")
     train_in_two_attempts(tmp_path / "run", trackers="mlflow")
     client = mlflow.MlflowClient(tracking_uri=(tmp_path / "run" / "mlruns").as_uri())
@@ -176,7 +176,7 @@ def test_real_mlflow_shows_one_run_over_all_attempts(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
-def test_real_trackers_draw_nothing_from_the_global_generators_during_a_run(name, tmp_path):
+def test_installed_trackers_do_not_draw_from_global_generators(name, tmp_path):
     pytest.importorskip(name)
     drawn = []
     for given in ((), name):

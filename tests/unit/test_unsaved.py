@@ -64,7 +64,7 @@ class Slow(Sharp):
         self.base.load_state_dict(state_dict["fast"])
 
 
-class TestOptimizersThatAreNotGiven:
+class TestUnsavedOptimizers:
     @pytest.mark.parametrize(
         ("kind", "options", "given", "named"),
         [
@@ -77,9 +77,7 @@ class TestOptimizersThatAreNotGiven:
         ],
         ids=["inner", "wrapper", "both", "stateless", "shared", "nested"],
     )
-    def test_an_optimizer_within_another_is_named_if_its_state_is_not_saved(
-        self, kind, options, given, named, *, tmp_path, caplog
-    ):
+    def test_nested_optimizer_with_unsaved_state_is_reported(self, kind, options, given, named, *, tmp_path, caplog):
         attempt = Attempt(tmp_path)
         outer = kind(attempt.model.parameters(), **options)
         optimizers = {name: optimizer for name, optimizer in (("outer", outer), ("base", outer.base)) if name in given}
@@ -88,7 +86,7 @@ class TestOptimizersThatAreNotGiven:
         if named:
             assert_warning(caplog.text, "optimizer-not-given", *named)
 
-    def test_a_second_one_is_named_at_the_first_save(self, tmp_path, caplog):
+    def test_second_optimizer_is_reported_at_first_save(self, tmp_path, caplog):
         attempt = Attempt(tmp_path)
 
         def body(number):
@@ -102,7 +100,7 @@ class TestOptimizersThatAreNotGiven:
         assert slugs(caplog.text).count("optimizer-not-given") == 1
 
     @pytest.mark.parametrize("scheduled", [False, True])
-    def test_those_of_an_inner_loop_are_not_named(self, scheduled, tmp_path, caplog):
+    def test_inner_loop_optimizers_are_not_reported(self, scheduled, tmp_path, caplog):
         attempt = Attempt(tmp_path)
 
         def body(number):
@@ -118,7 +116,7 @@ class TestOptimizersThatAreNotGiven:
         train(attempt, body)
         assert "optimizer-not-given" not in slugs(caplog.text)
 
-    def test_the_hook_is_removed_at_the_end_of_the_session(self, tmp_path):
+    def test_optimizer_hook_is_removed_when_session_closes(self, tmp_path):
         hooks = _global_optimizer_post_hooks
         before = len(hooks)
         with Attempt(tmp_path).open():
@@ -126,8 +124,8 @@ class TestOptimizersThatAreNotGiven:
         assert len(hooks) == before
 
 
-class TestParametersThatAreNotGiven:
-    def test_of_another_module(self, tmp_path):
+class TestUnsavedParameters:
+    def test_optimized_parameters_of_unsaved_module_are_refused(self, tmp_path):
         model, criterion = nn.Linear(2, 2), nn.Linear(3, 1)
         optimizer = torch.optim.SGD([*model.parameters(), *criterion.parameters()], lr=0.1)
         with refused("parameters-not-given", "optimizer", 2, [1, 3]):
@@ -135,7 +133,7 @@ class TestParametersThatAreNotGiven:
         Session(model={"net": model, "criterion": criterion}, optimizer=optimizer, folder=tmp_path)
         Session(model=model, extra=criterion, optimizer=optimizer, folder=tmp_path)
 
-    def test_a_single_tensor(self, tmp_path):
+    def test_optimized_unsaved_tensor_is_refused(self, tmp_path):
         model, temperature = nn.Linear(2, 2), torch.zeros((), requires_grad=True)
         optimizers = {
             "model": torch.optim.SGD(model.parameters(), lr=0.1),
@@ -158,7 +156,7 @@ class TestParametersThatAreNotGiven:
             temperature.zero_()
         assert run() == expected != 0
 
-    def test_wrappers_and_compilers_share_them(self, tmp_path):
+    def test_parameters_of_compiled_and_wrapped_model_are_accepted(self, tmp_path):
         model = nn.Linear(2, 2)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         Session(model=torch.compile(model, backend="eager"), optimizer=optimizer, folder=tmp_path)

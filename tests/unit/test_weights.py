@@ -50,7 +50,7 @@ def alike(found, expected):
 
 
 @pytest.mark.parametrize("name", ["weights.pt", "weights.pth", "weights.safetensors"])
-def test_a_run_begins_from_a_file_and_resumes_from_its_checkpoint(name, tmp_path):
+def test_run_starts_from_weights_file_and_resumes_from_checkpoint(name, tmp_path):
     path = saved(tmp_path / name, tensors())
     assert alike(opened(tmp_path / "run", built(), path), tensors())
     path.unlink()
@@ -69,11 +69,11 @@ def test_a_run_begins_from_a_file_and_resumes_from_its_checkpoint(name, tmp_path
         {f"_orig_mod.{name}": value for name, value in tensors().items()},
     ],
 )
-def test_nests_and_prefixes_of_training_scripts_are_passed_over(content, tmp_path):
+def test_nested_and_prefixed_state_dicts_are_loaded(content, tmp_path):
     assert alike(opened(tmp_path / "run", built(), saved(tmp_path / "weights.pt", content)), tensors())
 
 
-def test_a_prefix_that_the_model_has_too_stays(tmp_path):
+def test_prefix_that_model_also_has_is_kept(tmp_path):
     model = nn.ModuleDict({"module": built()})
     content = {f"module.{name}": value for name, value in tensors().items()}
     path = saved(tmp_path / "weights.pt", content)
@@ -81,7 +81,7 @@ def test_a_prefix_that_the_model_has_too_stays(tmp_path):
     assert alike(model.state_dict(), content)
 
 
-def test_of_several_models_each_may_have_a_file(tmp_path):
+def test_weights_may_be_given_per_model(tmp_path):
     models = {"generator": nn.Linear(1, 1), "critic": nn.Linear(1, 1)}
     before = models["critic"].weight.item()
     state = {"weight": torch.full((1, 1), 3.0), "bias": torch.full((1,), 4.0)}
@@ -103,14 +103,14 @@ def test_of_several_models_each_may_have_a_file(tmp_path):
         ({"epoch": 3}, ["state_dict"]),
     ],
 )
-def test_what_does_not_fit_is_named(content, values, tmp_path):
+def test_mismatched_weights_are_refused_with_tensor_names(content, values, tmp_path):
     path = saved(tmp_path / "weights.pt", content)
     with refused("bad-weights", path, *values, code=78):
         opened(tmp_path / "run", built(), path)
 
 
 @pytest.mark.parametrize("name", ["weights.pt", "weights.safetensors"])
-def test_a_file_that_cannot_be_read_is_named(name, tmp_path):
+def test_unreadable_weights_file_is_refused(name, tmp_path):
     with refused("bad-weights", tmp_path / name) as error:
         opened(tmp_path / "run", built(), tmp_path / name)
     assert os.strerror(errno.ENOENT).lower() in str(error.value).lower()
@@ -124,7 +124,7 @@ def test_a_file_that_cannot_be_read_is_named(name, tmp_path):
     assert error.value.__cause__.__cause__.errno == errno.EINVAL
 
 
-def test_a_torch_that_reads_no_pickle_safely_reads_none(tmp_path, monkeypatch):
+def test_vulnerable_torch_version_refuses_pickled_weights(tmp_path, monkeypatch):
     pickled = saved(tmp_path / "weights.pt", tensors())
     plain = saved(tmp_path / "weights.safetensors", tensors())
     monkeypatch.setattr(torch, "__version__", TorchVersion("2.9.1+cu128"))
@@ -133,7 +133,7 @@ def test_a_torch_that_reads_no_pickle_safely_reads_none(tmp_path, monkeypatch):
     opened(tmp_path / "run", built(), plain)
 
 
-def test_all_ranks_get_what_rank_0_reads_and_its_errors(tmp_path):
+def test_all_ranks_get_weights_or_error_of_rank_0(tmp_path):
     path = saved(tmp_path / "weights.pt", tensors())
 
     def begin(comm):

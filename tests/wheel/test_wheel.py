@@ -60,11 +60,11 @@ def _body(script):
     return head + rest[rest.index("\n#SBATCH") :]
 
 
-def test_torch_is_absent(bare):
+def test_base_install_has_no_torch(bare):
     assert _output(bare / "python", "-c", "import importlib.util; print(importlib.util.find_spec('torch'))") == "None\n"
 
 
-def test_the_command_of_the_guide_installs_one_small_package(tmp_path):
+def test_documented_install_command_adds_only_msgspec(tmp_path):
     """Unchanged, except for the folder that it makes."""
     [command] = re.findall(r"`(python3 -m venv [^`]*)`", (ROOT / "README.md").read_text(encoding="utf-8"))
     assert f"1. `{command}` makes `jobgen`" in (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
@@ -77,7 +77,7 @@ def test_the_command_of_the_guide_installs_one_small_package(tmp_path):
     assert _output(folder / "bin" / "jobgen", "render", "ddp", "--site", "example").startswith("#!")
 
 
-def test_what_of_slipway_needs_no_torch_is_imported_on_this_python(bare):
+def test_slipway_base_imports_without_torch_on_oldest_python(bare):
     """All of slipway.base, the only part of slipway that jobgen imports."""
     code = (
         "import importlib, pkgutil, sys, jobgen.cli, slipway.base as base\n"
@@ -87,14 +87,14 @@ def test_what_of_slipway_needs_no_torch_is_imported_on_this_python(bare):
     assert int(_output(bare / "python", "-c", code).split()[0]) > 10
 
 
-def test_in_a_clone_the_scripts_are_rendered_as_they_are_committed(bare, table):
+def test_jobgen_check_passes_in_clone(bare, table):
     assert _output(bare / "jobgen", "check") == ""
     installed = _output(bare / "python", "-m", "pip", "list", "--format=freeze").split()
     table("the base install", [[_output(bare / "python", "--version").strip(), *installed]])
 
 
-class TestInAnEmptyFolder:
-    def test_specs_and_sites_are_brought_along(self, bare, tmp_path):
+class TestInEmptyFolder:
+    def test_wheel_contains_specs_and_sites(self, bare, tmp_path):
         text = _output(bare / "jobgen", "render", "ddp", "--site", "example", folder=tmp_path)
         assert "\n# Generated:    jobgen render ddp --site example\n" in text
         here = _output(bare / "jobgen", "render", "ddp", "--site", "example")
@@ -102,20 +102,20 @@ class TestInAnEmptyFolder:
         subprocess.run(["bash", "-n"], input=text, text=True, check=True)
         assert list(tmp_path.iterdir()) == []
 
-    def test_a_standalone_script_has_the_library_inside(self, bare, tmp_path):
+    def test_standalone_script_contains_library(self, bare, tmp_path):
         text = _output(bare / "jobgen", "render", "ddp", "--site", "example", "--standalone", folder=tmp_path)
         assert "\n# Generated:    jobgen render ddp --site example --standalone\n" in text
         assert "\nopen_run_folder() {\n" in text
         assert "\nsource " not in text
         subprocess.run(["bash", "-n"], input=text, text=True, check=True)
 
-    def test_a_misspelt_site_is_answered_with_how_to_make_one(self, bare, tmp_path):
+    def test_misspelled_site_error_suggests_site_detect(self, bare, tmp_path):
         done = _run(bare / "jobgen", "render", "ddp", "--site", "exampel", folder=tmp_path)
         assert done.returncode == 78
         command = "`jobgen site --detect --output exampel.toml`"
         assert_error(done.stderr, "unknown-name", "'exampel'", "'example'", "amd", command)
 
-    def test_submit_sends_the_standalone_script_and_copies_the_configuration(self, bare, tmp_path):
+    def test_submit_sends_standalone_script_and_copies_configuration(self, bare, tmp_path):
         (tmp_path / "slipway.sif").touch()
         (tmp_path / "sbatch").write_text('#!/bin/bash\ncp -- "$2" submitted\necho 4711\n')
         (tmp_path / "sbatch").chmod(0o755)
@@ -134,14 +134,14 @@ class TestInAnEmptyFolder:
         assert (tmp_path / "submitted").read_text() == shown.stdout
         assert (tmp_path / "configs" / "digits.toml").read_text() == (ROOT / "configs" / "digits.toml").read_text()
 
-    def test_a_mistyped_flag_of_the_trainer_is_known_here_too(self, bare, tmp_path):
+    def test_mistyped_trainer_flag_is_refused_without_torch(self, bare, tmp_path):
         (tmp_path / "slipway.sif").touch()
         done = _run(bare / "jobgen", "submit", "ddp", "--site", "example", "--", "--epoks", "2", folder=tmp_path)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert_error(done.stderr, "unknown-flag", "--epoks", "--epochs")
 
     @pytest.mark.parametrize("words", [["--help"], ["--epochs", "1"]])
-    def test_the_trainer_says_what_it_lacks(self, bare, tmp_path, words):
+    def test_trainer_reports_old_python_or_missing_torch(self, bare, tmp_path, words):
         done = _run(bare / "trainer", *words, folder=tmp_path)
         old = _output(bare / "python", "-c", "import sys; print(sys.version_info < (3, 11))") == "True\n"
         if words == ["--help"] and not old:
@@ -153,13 +153,13 @@ class TestInAnEmptyFolder:
         assert (done.stderr.startswith("trainer: "), done.stderr.count("\n")) == (True, 1)
 
     @pytest.mark.parametrize("spec", ["image_build", "venv_build"])
-    def test_jobs_that_build_need_a_clone(self, bare, tmp_path, spec):
+    def test_build_jobs_without_clone_are_refused(self, bare, tmp_path, spec):
         done = _run(bare / "jobgen", "submit", spec, "--site", "example", folder=tmp_path)
         assert done.returncode == 78
         assert done.stdout == ""
         assert_error(done.stderr, "no-clone", spec, "build/")
 
-    def test_a_run_folder_is_read_and_completion_printed(self, bare, tmp_path):
+    def test_status_reads_run_folder_and_completion_is_printed(self, bare, tmp_path):
         (tmp_path / "runs" / "ddp-7" / "logs" / "1").mkdir(parents=True)
         assert re.match(r"run runs/ddp-7: .*\b1\b", _output(bare / "jobgen", "status", folder=tmp_path))
         assert "--standalone" in _output(bare / "jobgen", "completion", folder=tmp_path)

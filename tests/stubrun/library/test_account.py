@@ -40,7 +40,7 @@ def sum_and_numbers(said):
     return re.search(r"\d.*-hours$", used.strip())[0], numbers(rest)
 
 
-def test_the_usage_line_and_the_record(use):
+def test_usage_line_and_account_json_are_written(use):
     said, kept = use("", READ, ("node2.9", "0000:01:00.0 1 0 5 6\n0000:02:00.0 1 100 5 6\n"))
     # 1850 % in 22 samples of equal weight
     assert sum_and_numbers(said) == ("2 nodes x 2 GPUs x 1.25 h = 5.00 GPU-hours", [84, 31, 80])
@@ -48,13 +48,13 @@ def test_the_usage_line_and_the_record(use):
     assert kept == {"nodes": 2, "count": 2, "unit": "GPU", **numbers}
 
 
-def test_a_second_launch_leaves_a_second_file_of_a_node(use):
+def test_gpu_samples_of_two_launches_on_node_are_merged(use):
     said, kept = use("nnodes=1", READ, ("node1.8", "0000:01:00.0 990 0 1 81559\n"))
     assert (kept["gpus_seen"], kept["busy"]) == (2, 2)
     assert len(sum_and_numbers(said)[1]) == 3
 
 
-def test_a_client_has_its_nodes_since_they_were_there(use):
+def test_usage_of_dask_client_starts_when_nodes_are_held(use):
     assert use("held_since=4000")[1]["seconds"] == 500
 
 
@@ -86,7 +86,7 @@ ONE_MACHINE = "SLIPWAY_DEVICE=auto nnodes=1 gpus_per_node="
         (f"{ONE_MACHINE}2", [READ], "local", ("1 node x 2 GPUs x 1.25 h = 2.50 GPU-hours", [88, 31, 80])),
     ],
 )
-def test_gpus_or_cores(use, code, gpus, scheduler, expected):
+def test_usage_counts_gpus_or_cores_by_device(use, code, gpus, scheduler, expected):
     said, kept = use(code, *gpus, scheduler=scheduler)
     assert (sum_and_numbers(said), kept["gpus_seen"]) == (expected, 2 * len(gpus))
 
@@ -105,18 +105,18 @@ def test_gpus_or_cores(use, code, gpus, scheduler, expected):
         "x 1 2 3 4 5\n",
     ],
 )
-def test_half_a_file_counts_as_none(use, place, line):
+def test_damaged_gpu_samples_are_ignored_and_not_executed(use, place, line):
     said, kept = use("", ("node1.7", line))
     assert (kept["gpus_seen"], sum_and_numbers(said)[1]) == (0, [])
     assert not (place / "executed").exists()
 
 
-def test_nothing_is_said_if_no_rank_has_started(bash, logs):
+def test_no_usage_is_reported_if_no_rank_started(bash, logs):
     assert bash("unset launch_pid; report_usage; launch_pid=''; report_usage") == (0, "", "")
     assert not (logs / "account.json").exists()
 
 
-def test_a_disk_that_is_full_changes_nothing(bash):
+def test_usage_line_is_printed_if_account_json_cannot_be_written(bash):
     code, _, err = bash("launch_pid=1 code=0 SLIPWAY_SCRIPT=x world_size=1; rm -r run/logs; finish none")
     assert (code, "2 nodes x " in err) == (0, True)
 
@@ -132,13 +132,13 @@ FULL = "gpus_seen=1 busy=100 memory=512 memory_total=10239"
         (f"{FULL} nnodes=1 count=2 unit=GPU seconds=9; usage_json", ["9", "1", "2", "1", "100", "512", "10239"]),
     ],
 )
-def test_parts_of_the_account(bash, code, said):
+def test_gpu_usage_helpers_print_expected_numbers(bash, code, said):
     assert sorted(re.findall(r"[\d.]+", bash(code).out)) == sorted(said)
 
 
 @pytest.mark.parametrize("gpus", [(), (READ,), (READ, ("node2.7", READ[1]))])
 @pytest.mark.parametrize("code", ["", "SLIPWAY_DEVICE=cpu gpus_per_node=0", "nnodes=1 gpus_per_node=1", "SECONDS=99"])
-def test_jobgen_says_the_same(use, logs, gpus, code):
+def test_jobgen_prints_same_usage_line(use, logs, gpus, code):
     said, _ = use(code, *gpus)
     found = account.read_account(logs / "account.json")
     assert said == f"x.job: {account.describe([found], attempts=1)}\n"

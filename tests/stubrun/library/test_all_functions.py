@@ -19,7 +19,7 @@ def functions():
     return found
 
 
-def test_every_function_is_called_in_this_folder():
+def test_every_library_function_is_called_by_a_test():
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in Path(__file__).parent.glob("*.py")]
     nodes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)]
     snippets = " ".join(node.value for node in nodes if isinstance(node.value, str))
@@ -28,7 +28,7 @@ def test_every_function_is_called_in_this_folder():
     assert functions() - calls == set()
 
 
-def test_every_function_has_its_comment():
+def test_every_library_function_has_comment():
     for path in sorted(LIB.glob("*.bash")):
         lines = path.read_text(encoding="utf-8").splitlines()
         for number, line in enumerate(lines):
@@ -36,7 +36,7 @@ def test_every_function_has_its_comment():
                 assert lines[number - 1].startswith("#"), f"{path.name}: {line}"
 
 
-def test_a_function_in_two_files_says_at_both_that_one_defines_it_for_the_other():
+def test_functions_defined_in_several_files_are_commented_as_overrides():
     """Files that are sourced in place of each other define the same functions, and some override a default."""
     comments = {}
     for path in sorted(LIB.glob("*.bash")):

@@ -49,7 +49,7 @@ def test_count_ranks_of_this_machine(bash, stub, settings, counted, plan):
     assert len(err.splitlines()) == 1
 
 
-def test_count_gpus_of_this_machine_that_fails(bash, stub):
+def test_failed_gpu_count_ends_job_with_broken_gpu_error(bash, stub):
     stub("python3", ANSWER + 'answer "$2" 2 torch; echo why >&2; exit 78')
     counted = bash("USE_CONTAINER=0; count_gpus", scheduler="local")
     assert_dies(counted, "broken-gpu", "SLIPWAY_DEVICE=cpu", lines=2)

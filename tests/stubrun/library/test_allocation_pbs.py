@@ -25,7 +25,7 @@ def pbs(bash, place):
         *[(broken, "8 2 4") for broken in ("exit 1", "exit 0", "echo x")],
     ],
 )
-def test_find_allocation(pbs, said, plan):
+def test_find_allocation_from_qstat_or_directives(pbs, said, plan):
     show = 'find_allocation; echo "${nodes[@]} $nnodes $head_node $first_port $cpus $gpus_per_node $world_size"'
     assert pbs(show, said).out == f"n1 n2 2 n1 24711 {plan}\n"
 
@@ -41,7 +41,7 @@ def test_find_allocation(pbs, said, plan):
         ([], 2),  # from the directives, which are no evidence
     ],
 )
-def test_gpus_of_a_job_are_what_its_record_says(pbs, record, gpus):
+def test_gpu_count_is_read_from_job_record(pbs, record, gpus):
     lines = ["exec_host = n1/0+n2/0", *record, "Resource_List.walltime = 01:00:00"]
     found = pbs('find_allocation; echo "$gpus_per_node"', f"printf '    %s\\n' {shlex.join(lines)}")
     assert_ended(found, "" if gpus else "no-gpu", "SLIPWAY_RANKS_PER_NODE", out=f"{gpus}\n")
@@ -49,7 +49,7 @@ def test_gpus_of_a_job_are_what_its_record_says(pbs, record, gpus):
 
 # regression: no message, and PBS killed the job before it had saved
 @pytest.mark.parametrize(("limit", "said"), [("", ["no-time-limit"]), ("x", ["no-time-limit"]), ("3600", [])])
-def test_a_time_limit_that_cannot_be_read_is_told(pbs, limit, said):
+def test_unreadable_walltime_gives_warning(pbs, limit, said):
     code, _, err = pbs("find_allocation", f"echo '    queue = gpu'; echo '    Resource_List.walltime = {limit}'")
     assert (code, slugs(err)) == (0, said)
 
@@ -70,7 +70,7 @@ OPENPBS = "    exec_host = {}\n    exec_vnode = {}\n    Resource_List.ngpus = 4"
         ("    exec_host = n1/0+n2/0", []),
     ],
 )
-def test_gpus_of_nodes_of_pbs(pbs, said, counts):
+def test_gpus_of_nodes_are_parsed_and_uneven_gpus_refused(pbs, said, counts):
     found = pbs('gpus_of_nodes <<<"$1"', "exit 1", said).out
     assert sorted(map(int, found.split())) == counts
     found = pbs("find_allocation; echo yes", f"echo {shlex.quote(said)}")
@@ -98,11 +98,11 @@ LIMIT = "    Resource_List.walltime = 01:00:00\n    stime = x"
         ("SECONDS=0 interactive=1; time_left", "    resources_used.walltime = 00:50:00", ""),
     ],
 )
-def test_fields_of_the_record(bash, call, record, printed):
+def test_job_record_fields_are_parsed(bash, call, record, printed):
     assert bash(f'{call} <<<"$1"', record, scheduler="pbs").out.strip() == printed
 
 
-def test_a_server_that_hangs_is_not_waited_for(bash, tmp_path):
+def test_hung_qstat_is_killed_at_timeout(bash, tmp_path):
     shutil.copytree(LIB, tmp_path / "lib")
     text = (LIB / "pbs.bash").read_text().replace("ANSWER_SECONDS=20", "ANSWER_SECONDS=1")
     (tmp_path / "lib" / "pbs.bash").write_text(text)
@@ -118,7 +118,7 @@ def test_a_server_that_hangs_is_not_waited_for(bash, tmp_path):
         ("exit 1", "no"),
     ],
 )
-def test_time_is_nearly_up_by_the_limit_of_the_server(pbs, said, expected):
+def test_time_is_nearly_up_uses_walltime_of_server(pbs, said, expected):
     assert pbs("time_is_nearly_up && echo yes || echo no", said).out == f"{expected}\n"
 
 
@@ -131,15 +131,15 @@ class TestTimeLeft:
         return f"printf '    %s\\n' 'Resource_List.walltime = 01:00:00' '{began} = {since}'"
 
     @pytest.mark.parametrize("code", ["find_allocation", "SECONDS=3000; find_allocation; time_is_nearly_up || :"])
-    def test_of_an_interactive_job(self, pbs, said, code):
+    def test_interactive_job_counts_time_from_job_start(self, pbs, said, code):
         planned = 'time_left <<<"$job_record"; echo $((save_at - SECONDS))'
         left, save = map(int, pbs(f"interactive=1; {code}; {planned}", said).out.split())
         assert (550 < left <= 600, 550 - 140 < save <= 600 - 140) == (True, True)
 
-    def test_too_short_for_a_save(self, pbs, said):
+    def test_time_left_too_short_for_save_is_refused(self, pbs, said):
         assert_dies(pbs("interactive=1 save_seconds=600; find_allocation", said), "time-too-short", "600")
 
-    def test_a_batch_job_begins_with_its_script(self, pbs, said):
+    def test_batch_job_counts_time_from_script_start(self, pbs, said):
         """Whatever the server reports of an earlier run of it."""
         assert 3550 < int(pbs('find_allocation; time_left <<<"$job_record"', said).out) <= 3600
 
@@ -159,7 +159,7 @@ class TestTimeLeft:
         (("", 200, "00:05:00"), "yes 1 1"),
     ],
 )
-def test_the_server_is_asked_every_200_s_and_at_the_end(pbs, moment, ended):
+def test_walltime_is_queried_every_200_s_and_at_deadline(pbs, moment, ended):
     limit, now, said = moment
     code = f"SECONDS=0; plan_save '{limit}'; SECONDS={now}; time_is_nearly_up && up=yes || up=no; "
     code += 'touch asked; echo "$up $(wc -l <asked) $pause"'
@@ -175,7 +175,7 @@ def test_the_server_is_asked_every_200_s_and_at_the_end(pbs, moment, ended):
         ("pbs", "00:02:10", "warned\n"),
     ],
 )
-def test_the_time_limit_is_watched_until_the_script_ends(bash, scheduler, limit, out):
+def test_time_limit_watcher_signals_only_pbs_script_near_limit(bash, scheduler, limit, out):
     code = "trap 'echo warned; exit' USR1; watch_time_limit; for i in {1..40}; do sleep 0.05; done; echo ended"
     qstat = {"qstat": f"echo '    Resource_List.walltime = {limit}'"}
     assert bash(code, scheduler=scheduler, PBS_JOBID="1", programs=qstat)[:2] == (0, out)
@@ -184,6 +184,6 @@ def test_the_time_limit_is_watched_until_the_script_ends(bash, scheduler, limit,
 @pytest.mark.parametrize(
     ("arguments", "ended"), [("--a 'b  c' *", (0, "<3><--a><b  c><*>")), ("", (0, "<0>")), ("it's", (78, ""))]
 )
-def test_arguments_are_read_as_a_shell_reads_them(bash, arguments, ended):
+def test_slipway_args_are_split_with_shell_quoting(bash, arguments, ended):
     read = 'SLIPWAY_ARGS=$1; read_arguments; printf "<%s>" "${#arguments[@]}" "${arguments[@]}"'
     assert bash(read, arguments, scheduler="pbs")[:2] == ended

@@ -21,20 +21,20 @@ def scontrol(stub):
         ("SLIPWAY_RANKS_PER_NODE=1; ", {}, "0 2"),
     ],
 )
-def test_find_allocation(bash, settings, env, plan):
+def test_find_allocation_from_slurm_variables(bash, settings, env, plan):
     show = 'find_allocation; echo "${nodes[@]} $nnodes $head_node $cpus $first_port $gpus_per_node $world_size"'
     assert bash(settings + show, **env, **SLURM).out == f"n1 n2 2 n1 6 24711 {plan}\n"
 
 
 @pytest.mark.parametrize("broken", ["exit 1", "exit 0"])
-def test_nodes_that_scontrol_does_not_name(bash, broken):
+def test_missing_hostnames_from_scontrol_are_refused(bash, broken):
     found = bash("find_allocation", programs={"scontrol": broken}, **SLURM)
     assert_dies(found, "no-nodes", "scontrol", "n[1-2]", lines=2)
 
 
 # regression: a job submitted from inside one was refused, too
 @pytest.mark.parametrize(("number", "refused"), [("4711", True), ("4700", False)])
-def test_a_heterogeneous_job_is_refused(bash, number, refused):
+def test_heterogeneous_job_is_refused_but_not_its_child_jobs(bash, number, refused):
     env = {"SLURM_HET_SIZE": "3", "SLURM_JOB_ID_HET_GROUP_0": number, "SLURM_GPUS_ON_NODE": "4"}
     found = bash("find_allocation", **env, **SLURM)
     assert slugs(found.err) == ["scheduler-silent", *["heterogeneous-job"] * refused]
@@ -53,7 +53,7 @@ class TestInsideSalloc:
             ({"SLURM_GPUS_ON_NODE": "4", "SLURMD_NODENAME": "n1"}, SRUN, "4 0 "),
         ],
     )
-    def test_gpus_are_counted_on_the_head_node(self, bash, env, program, shown):
+    def test_gpus_are_counted_on_first_node(self, bash, env, program, shown):
         options = "--export=ALL --job-name=slipway-step-ab --mem=0 --overlap\n"
         srun = {"srun": f"export SLURM_GPUS_ON_NODE=3; {program}"}
         assert bash(self.SHOW, programs=srun, **env, **SLURM)[:2] == (0, shown + options)
@@ -65,16 +65,16 @@ class TestInsideSalloc:
         assert {"--nodes=1", "--ntasks=1", "--overlap", "--mem=0", "--nodelist=n1"} <= {*words}
 
     @pytest.mark.parametrize("broken", ["exit 1", "echo of TaskProlog", "echo 'slipway-gpus nodes[$(id)]'"])
-    def test_a_head_node_that_does_not_answer(self, bash, broken):
+    def test_first_node_without_gpu_count_answer_is_refused(self, bash, broken):
         assert_dies(bash(self.SHOW, programs={"srun": broken}, **SLURM), "node-not-ready", "n1", lines=2)
 
-    def test_a_batch_job_asks_no_node(self, bash):
+    def test_batch_job_queries_no_node(self, bash):
         code, _, err = bash("find_allocation; set_up_interactive_job", **SLURM, SLURM_JOB_GPUS="0")
         assert (code, slugs(err)) == (0, ["scheduler-silent"])
 
 
 @pytest.mark.parametrize("scheduler", ["slurm", "pbs"])
-def test_inside_an_interactive_job_a_signal_stops_the_run_and_nothing_is_requeued(bash, place, scheduler):
+def test_signal_in_interactive_job_stops_run_without_requeue(bash, place, scheduler):
     code, out, err = bash("interactive=1; handle_stop_signal; resubmit requeue || echo no", scheduler=scheduler)
     assert (code, out, slugs(err)) == (0, "no\n", ["no-requeue"])
     assert (place / "run" / "STOP").read_text() == "user\n"
@@ -91,7 +91,7 @@ def test_inside_an_interactive_job_a_signal_stops_the_run_and_nothing_is_requeue
         ("", 2, ""),  # no answer
     ],
 )
-def test_gpus_are_those_of_the_job(bash, record, gpus, option):
+def test_gpu_count_and_gres_option_follow_slurm_record(bash, record, gpus, option):
     show = "SLIPWAY_RANKS_PER_NODE=1; find_allocation; unset_inherited_slurm_variables; find_gpu_options; "
     show += 'echo "$gpus_per_node ${gpu_options[*]}"'
     env = {"SLURM_GPUS_ON_NODE": "2", "SLURM_JOB_GPUS": "0,1", "slurm_record": record and f"JobId=4711 {record}"}
@@ -109,7 +109,7 @@ def test_gpus_are_those_of_the_job(bash, record, gpus, option):
         (["NodeList=n[1-2]"], []),
     ],
 )
-def test_gpus_of_nodes_of_slurm(bash, lines, counts):
+def test_gpus_of_nodes_are_parsed_and_uneven_gpus_refused(bash, lines, counts):
     record = "\n   ".join(["JobId=4711 JobName=ddp", *lines])
     assert [*map(int, bash("gpus_of_nodes", slurm_record=record)[1].split())] == counts
     found = bash("SLIPWAY_RANKS_PER_NODE=2; find_allocation; echo yes", slurm_record=record, **SLURM)
@@ -128,7 +128,7 @@ def test_gpus_of_nodes_of_slurm(bash, lines, counts):
         ("cpu", "gpu:1(IDX:0)", "2,3 0", []),
     ],
 )
-def test_gpus_that_the_user_has_chosen_stay(bash, device, given, out, said):
+def test_user_set_cuda_visible_devices_is_kept(bash, device, given, out, said):
     env = {"CUDA_VISIBLE_DEVICES": "2,3", "ROCR_VISIBLE_DEVICES": "", "SLURM_JOB_GPUS": "0"}
     record = f"JobId=4711 Nodes=n[1-2] CPU_IDs=0-7 Mem=0 GRES={given}"
     show = (
@@ -142,7 +142,7 @@ def test_gpus_that_the_user_has_chosen_stay(bash, device, given, out, said):
 @pytest.mark.parametrize(
     ("device", "least", "options"), [("cuda", "gpu:1(IDX:0)", "--gres=gpu:1"), ("cpu", "", "--gres=none")]
 )
-def test_steps_ask_for_no_more_gpus_than_the_smallest_node_has(bash, device, least, options):
+def test_steps_request_gpus_of_smallest_node(bash, device, least, options):
     lines = ["JobId=4711", "Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:2(IDX:0-1)", f"Nodes=n2 CPU_IDs=0 Mem=0 GRES={least}"]
     record = "\n   ".join(lines)
     run = f'SLIPWAY_RANKS_PER_NODE=1 SLIPWAY_DEVICE={device}; find_allocation; echo "${{gpu_options[@]}}"'
@@ -154,7 +154,7 @@ def test_steps_ask_for_no_more_gpus_than_the_smallest_node_has(bash, device, lea
     [("", "1", False), ("mkdir -p runs/ddp-90_3; touch runs/ddp-90_3/job.sh; ", "1", True),
      ("mkdir -p runs/ddp-90_3; touch runs/ddp-90_3/job.sh; ", "", False)],
 )  # fmt: skip
-def test_a_requeued_task_of_an_array_that_slurm_does_not_show(bash, before, restarts, refused):
+def test_requeued_array_task_unknown_to_slurm_starts_no_second_run(bash, before, restarts, refused):
     """If it has begun a run, it begins no other."""
     task = {"SLURM_RESTART_COUNT": restarts, "SLURM_ARRAY_JOB_ID": "90", "SLURM_ARRAY_TASK_ID": "3"}
     done = bash(f"{before}run_dir=$PWD/runs/ddp-4711; refuse_lost_task", **task)

@@ -33,7 +33,7 @@ CLONE = "mkdir -p build src/a/b/c .git; ln -s /bin/true build/image; "
         (f"{CLONE}lib=''; {CHECK}", ""),
     ],  # regression: stat printed an error about the last one
 )
-def test_a_clone(bash, code, slug):
+def test_check_clone_refuses_missing_clone(bash, code, slug):
     assert_ended(bash(code), slug, "build/image")
 
 
@@ -44,7 +44,7 @@ def test_a_clone(bash, code, slug):
         *("src/a/b/c", ".git"),
     ],
 )
-def test_a_clone_that_others_can_write(bash, place, name):
+def test_clone_writable_by_others_is_refused(bash, place, name):
     spoil = f"rm build/image; touch build/image; chmod 755 build/image; touch {name}; chmod o+w {name}; "
     assert_dies(bash(f"{CLONE}{spoil}{CHECK}"), "writable-by-others", place / name)
 
@@ -67,7 +67,7 @@ LEFT = "pid=$(run_build sh -c 'sleep 99 >/dev/null & echo $!; exit 3') || ! kill
     ],
     ids=["caches", "its end", "no disk", "exit code", "what has outlived the first process of a build that failed"],
 )
-def test_a_build_and_its_scratch_folder(bash, place, code, ended):
+def test_build_scratch_is_removed_and_exit_code_kept(bash, place, code, ended):
     assert bash(code)[:2] == ended
     assert list((place / "disk").iterdir()) == []
 
@@ -82,12 +82,12 @@ class TestImage:
             ("exit 1", "scratch=$PWD/disk; build_image", (78, "")),
         ],
     )
-    def test_it_takes_its_name(self, bash, build, built, code, ended):
+    def test_image_is_moved_to_target_only_if_build_succeeds(self, bash, build, built, code, ended):
         build("image", built)
         done = bash(code, programs={"apptainer": ""})
         assert (done[:2], slugs(done.err)) == (ended, ["build-failed"] * (ended[0] == 78))
 
-    def test_what_has_been_built_is_not_lost_if_it_cannot(self, bash, build, place):
+    def test_built_image_is_kept_if_move_fails(self, bash, build, place):
         build("image", self.BUILT)
         kept = bash("make_build_scratch; build_image", programs={"apptainer": "", "mv": "exit 1"})
         assert_dies(kept, "cannot-write", f"{place}/i.sif ", f"{place}/i.sif.4711.")
@@ -97,7 +97,7 @@ class TestImage:
 BUILD_VENV = 'scratch=$PWD/disk/$RANDOM; mkdir "$scratch"; build_venv; ls venv/bin'
 
 
-def test_the_environment_before_is_named(bash, build, place):
+def test_previous_environment_is_listed_after_rebuild(bash, build, place):
     build("setup", 'mkdir -p "$VENV/bin"; ln -s /bin/true "$VENV/bin/trainer"')
     assert bash(BUILD_VENV)[:2] == (0, "trainer\n")
     code, _, err = bash(BUILD_VENV)
@@ -114,6 +114,6 @@ def test_the_environment_before_is_named(bash, build, place):
     ],
     ids=["it does not work", "a folder that is no link"],
 )
-def test_an_environment_that_is_not_taken(bash, build, code, slug, values):
+def test_broken_environment_or_existing_folder_is_refused(bash, build, code, slug, values):
     build("setup")
     assert_dies(bash(code), slug, *values)

@@ -41,7 +41,7 @@ from jobgen.jobs import account
         ("bind_mount '/a,b:c\"d'", 'type=bind,"source=/a,b:c""d","destination=/a,b:c""d"'),
     ],
 )
-def test_printed_value(bash, call, printed):
+def test_functions_print_expected_value(bash, call, printed):
     assert bash(call).out.rstrip("\n") == printed
 
 
@@ -57,12 +57,12 @@ def test_printed_value(bash, call, printed):
         *[(damaged, "") for damaged in ("", "abc", "1:", "-1", "a[$(id)]:00:00")],
     ],
 )
-def test_to_seconds_of_a_time_of_pbs(bash, said, seconds):
+def test_to_seconds_of_pbs_time(bash, said, seconds):
     assert bash('to_seconds "$1"', said, scheduler="pbs").out.strip() == seconds
 
 
 @pytest.mark.parametrize("date", ["x", "", "Fri Nov 99 15:43:09 2026"])
-def test_seconds_since_a_date_that_cannot_be_read(bash, date):
+def test_seconds_since_unparsable_date_prints_nothing(bash, date):
     assert bash('seconds_since "$1"', date, scheduler="pbs") == (0, "", "")
 
 
@@ -82,7 +82,7 @@ def test_seconds_since_a_date_that_cannot_be_read(bash, date):
     ],
     ids=["format_quotient", "format_gibibytes"],
 )
-def test_numbers_are_rounded_as_jobgen_rounds_them(bash, of_bash, of_jobgen, amounts):
+def test_bash_and_jobgen_round_numbers_identically(bash, of_bash, of_jobgen, amounts):
     out = bash("; ".join(of_bash.format(amount) for amount in amounts)).out
     assert out.splitlines() == [of_jobgen(amount) for amount in amounts]
 

@@ -62,11 +62,11 @@ PLUGIN = {"srun": "echo --container-image=..."}
         ("bind_paths=(/a:b); set_bind_options", "pyxis", {}, "bad-path", ["/a:b: "]),
     ],
 )
-def test_what_can_be_run(bash, code, runtime, programs, slug, values):  # noqa: PLR0917 -- fixtures
+def test_missing_image_runtime_or_environment_is_refused(bash, code, runtime, programs, slug, values):  # noqa: PLR0917 -- fixtures
     assert_ended(bash(code, runtime=runtime, programs=programs), slug, *values)
 
 
-def test_paths_of_image_and_data(bash, place):
+def test_check_inputs_sets_image_and_data_paths(bash, place):
     code = 'touch i.sif; SLIPWAY_DATA=$PWD; check_inputs; printf "%s\\n" "$image" "$data"'
     assert bash(code, programs={"apptainer": ""}).out == f"{place}/i.sif\n{place}\n"
 
@@ -87,7 +87,7 @@ QUOTED = r'type=bind,"source=.*/d","destination=.*/d"'
         ("data=/s/data/x data_kind=folder", "", "/s/data/x"),  # the copy need not be on this machine
     ],
 )
-def test_how_data_are_mounted(bash, place, given, mount, data):
+def test_data_folder_or_squashfs_is_mounted(bash, place, given, mount, data):
     show = f'SLIPWAY_DEVICE=cpu; {use("apptainer", "--nv")}; printf "%s\\n" "${{container[@]}}" "data is $data"'
     *words, last = bash(f"mkdir d; {given} scratch=/s; {show}").out.splitlines()
     assert last == f"data is {data.replace('{}', str(place))}"
@@ -95,7 +95,7 @@ def test_how_data_are_mounted(bash, place, given, mount, data):
     assert [bool(re.fullmatch(mount, word)) for word in mounts] == [True] * bool(mount)
 
 
-def test_words_of_apptainer(bash, place):
+def test_apptainer_command_line(bash, place):
     words = bash(f"{use('apptainer', '--nv', paths='/usr')}; {SHOW}").out.splitlines()
     assert words[:5] == ["apptainer", "run", "--no-eval", f"--pwd={place}", "--nv"]
     assert words[-1] == f"{place}/i.sif"
@@ -110,14 +110,14 @@ def test_words_of_apptainer(bash, place):
         ("container_options=(); USE_CONTAINER=0", ""),
     ],
 )
-def test_options_of_the_site_and_of_the_device(bash, settings, options):
+def test_container_command_has_site_and_gpu_options(bash, settings, options):
     words = use("apptainer", "--nv", site=True)
     out = bash(f'{settings}; {words}; printf "%s|" "${{container[@]:4}}"').out
     assert out.startswith(options) if options else out == "|"
 
 
 @pytest.mark.parametrize("runtime", ["apptainer", "singularity"])
-def test_singularity_has_the_words_of_apptainer(bash, runtime):
+def test_singularity_command_line_matches_apptainer(bash, runtime):
     assert bash(f'{use(runtime)}; echo "${{container[*]:0:3}}"').out == f"{runtime} run --no-eval\n"
 
 
@@ -125,7 +125,7 @@ class TestPodman:
     USE = use("podman", "--device=nvidia.com/gpu=all", paths="/usr")
     SHOW = f'image=localhost/my:1; {USE}; "${{container[@]}}" python3 x'
 
-    def test_its_words(self, bash, place):
+    def test_podman_command_line_and_exit_code(self, bash, place):
         code, out, _ = bash(self.SHOW, runtime="podman", programs={"podman": 'printf "%s\\n" "$@"; exit 3'})
         words = out.splitlines()
         assert (code, words[:2]) == (3, ["--cgroup-manager=cgroupfs", "run"])
@@ -139,7 +139,7 @@ class TestPodman:
         assert ("--userns=keep-id" in words) == (os.geteuid() != 0)
 
     @pytest.mark.parametrize(("before", "interactive"), [("", True), ("unset -v terminal; ", False)])
-    def test_a_container_of_a_shell_is_interactive(self, bash, before, interactive):
+    def test_only_shell_container_is_interactive(self, bash, before, interactive):
         out = bash(before + self.SHOW, runtime="podman", programs={"podman": 'printf "%s\\n" "$@"'}).out
         assert ("--interactive" in out.splitlines()) == interactive
 
@@ -152,7 +152,7 @@ class TestPodman:
             ("remove_containers /s", "rm --force --time=0 4711 "),
         ],
     )
-    def test_containers_of_the_attempt_are_removed_and_no_others(self, bash, code, removed):
+    def test_only_containers_of_attempt_are_removed(self, bash, code, removed):
         podman = (
             'case "$*" in *label=slipway=*/s) echo 4711 ;; ps*) echo 1 ;; *) printf "%s " "$@" >>"$HOME/removed"; esac'
         )
@@ -179,7 +179,7 @@ wait $! || echo $?
         ('echo typed | sh "$lib/podman_init.sh" cat', "typed"),
     ],
 )
-def test_podman_init_passes_on_the_first_sigterm_and_no_second(bash, code, out):
+def test_podman_init_forwards_only_first_sigterm(bash, code, out):
     assert bash(code, COUNT).out.splitlines()[-1:] == [out] * bool(out)
 
 
@@ -190,7 +190,7 @@ def test_podman_init_passes_on_the_first_sigterm_and_no_second(bash, code, out):
         ("unset terminal; ", ["--export=ALL", "--nodelist=n1", "--cpu-bind=none", "--gres=none"]),
     ],
 )  # the second: in a script that is not a shell
-def test_words_of_pyxis(bash, before, head_node):
+def test_pyxis_command_line(bash, before, head_node):
     words = command(container_of("pyxis").words(["--container-writable"]))
     show = f'set_bind_options; container=({words}); printf "%s\\n" "${{container[@]}}" "${{on_head_node[@]}}"'
     out = bash(f"{before}bind_paths=(/a/b / '/c d') image=docker://x#y; cd /usr; {show}", runtime="pyxis").out
@@ -210,7 +210,7 @@ def test_words_of_pyxis(bash, before, head_node):
         ("image_runs || USE_CONTAINER=no", {"podman": "exit 3"}, "podman", "no\n"),
     ],
 )
-def test_a_container_is_chosen_if_its_image_runs(bash, code, programs, runtime, out):
+def test_container_is_used_if_image_runs(bash, code, programs, runtime, out):
     code = f'USE_CONTAINER=; {code}; echo "$USE_CONTAINER"'
     assert bash(code, scheduler="local", runtime=runtime, programs=programs).out == out
 
@@ -235,7 +235,7 @@ def test_a_job_without_a_container_names_the_image_that_is_missing_or_does_not_r
         ("exit 255", ""),  # for the next step, which receives its task
     ],
 )
-def test_an_entry_point_that_loses_the_exit_code_is_refused(bash, container, slug):
+def test_entry_point_that_drops_exit_code_is_refused(bash, container, slug):
     code = f"entry_point_is_checked=''; container=({'run' if container else ''}); check_entry_point >/dev/null; "
     done = bash(f"{code}check_entry_point; echo on", programs={"run": container})
     assert_ended(done._replace(err=done.err if slug else ""), slug, "i.sif", out="on\n")

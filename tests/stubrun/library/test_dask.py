@@ -50,7 +50,7 @@ def calls(tmp_path):
     return lambda: (tmp_path / "calls").read_text().splitlines()
 
 
-def test_the_client_is_the_python_of_the_environment(dask, place):
+def test_client_uses_python_of_environment(dask, place):
     said = dask('check_dask; echo "${client[@]}"', PYTHONPATH="/foreign").out
     assert said.endswith(f" {place}/venv/bin/python -m trainer.launch.dask\n")
 
@@ -78,19 +78,19 @@ def test_the_client_is_the_python_of_the_environment(dask, place):
         ),
     ],
 )
-def test_what_is_refused(dask, code, slug, values, lines):
+def test_missing_dask_or_conflicting_node_settings_are_refused(dask, code, slug, values, lines):
     refused = dask(code)
     assert_dies(refused, slug, *values, lines=lines)
     assert "No module named dask_jobqueue" in refused.err or lines == 1
 
 
 @pytest.mark.parametrize("minimum", ["", "2"])
-def test_find_allocation(dask, minimum):
+def test_find_allocation_of_dask_client(dask, minimum):
     show = 'find_allocation; echo $nnodes $cpus $gpus_per_node $ranks_per_node $world_size "$scratch_id"'
     assert dask(f"SLIPWAY_MIN_NODES={minimum}; {show}").out == "2 8 2 2 4 4711\n"
 
 
-def test_request_nodes(dask, calls, tmp_path):
+def test_request_nodes_sets_nodes_and_returns_them_at_exit(dask, calls, tmp_path):
     code, out, err = dask(
         f"{REQUEST} SLIPWAY_NODES=4; SLIPWAY_MIN_NODES=1; find_allocation; trap clean_up_job EXIT; request_nodes; "
         "left=$((time_is_up - SECONDS)); "
@@ -107,11 +107,11 @@ def test_request_nodes(dask, calls, tmp_path):
     assert " cancel " in calls()[-1]
 
 
-def test_nodes_that_do_not_come(dask):
+def test_script_exits_with_75_if_nodes_do_not_arrive(dask):
     assert dask(f"{REQUEST} check_dask; trap clean_up_job EXIT; request_nodes; echo no", CODE="75")[:2] == (75, "")
 
 
-def test_release_nodes(dask, calls):
+def test_release_nodes_cancels_once_and_warns_on_failure(dask, calls):
     assert dask("release_nodes")[0] == 0
     code, _, err = dask(
         f"{REQUEST} check_dask; trap clean_up_job EXIT; request_nodes; release_nodes; release_nodes", CANCEL="1"
@@ -120,7 +120,7 @@ def test_release_nodes(dask, calls):
     assert [line.split()[2] for line in calls() if "trainer.launch.dask" in line] == ["check", "nodes", "cancel"]
 
 
-def test_dask_each_node(dask, calls):
+def test_dask_each_node_passes_environment_and_exit_code(dask, calls):
     code, out, err = dask(
         "check_dask; request=$PWD/r; export OURS_ID=7 OURS_CONF=8 A='b  $c'; "
         '(dask_each_node 5 sh -c \'echo $NODE_RANK $PET_NODE_RANK ${OURS_ID-unset} $OURS_CONF "$A" "$PWD" "$1"\' '
@@ -138,12 +138,12 @@ def test_dask_each_node(dask, calls):
 @pytest.mark.parametrize(
     ("job", "code"), [('"${HOSTNAME%%.*}"-$$', 0), ('"${HOSTNAME%%.*}"-999999999', 0), ("elsewhere-1", 2)]
 )
-def test_job_has_ended(dask, job, code):
+def test_job_has_ended_by_client_process(dask, job, code):
     assert dask(f"job_has_ended 20260101-000000-{job} || echo $?").out == (f"{code}\n" if code else "")
 
 
 @pytest.mark.parametrize(("before", "code"), [("", 137), ("SLIPWAY_SCRIPT=x; ", 143)])
-def test_handle_stop_signal(dask, place, before, code):
+def test_stop_signal_writes_stop_file_and_terminates_user_script(dask, place, before, code):
     (place / "launch").mkdir()
     stop = 'sleep 50 & launch_pid=$!; echo $! >"$log_dir/pid"; handle_stop_signal; sleep 0.5; '
     stop += "kill -0 $launch_pid 2>/dev/null && kill -KILL $launch_pid; wait $launch_pid || echo $?; cat run/STOP"
@@ -152,12 +152,12 @@ def test_handle_stop_signal(dask, place, before, code):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("seconds", "said"), [(121, "warned\n"), (1, "warned\n"), (150, "")])
-def test_watch_time_limit(dask, seconds, said):
+def test_watch_time_limit_signals_before_nodes_end(dask, seconds, said):
     wait = f"time_is_up=$((SECONDS + {seconds})); trap 'echo warned' USR1; watch_time_limit; read -r -t 4 <> <(:) || :"
     assert dask(wait).out == said
 
 
-def test_again(dask, place):
+def test_resubmit_runs_kept_script_in_same_process(dask, place):
     (place / "run").mkdir()
     (place / "run/job.sh").write_text(
         'echo "again $$ $SLIPWAY_CLIENT $A ${B-unset}"; trap "echo heard" TERM; kill -TERM $$\n'
@@ -168,5 +168,5 @@ def test_again(dask, place):
     assert dask("resubmit none || echo no; continue_command")[1].startswith("no\nbash ")
 
 
-def test_signal_launch(dask):
+def test_signal_launch_and_record_pid(dask):
     assert dask('signal_launch; record_pid; cat "$log_dir/pid"')[1].strip().isdigit()

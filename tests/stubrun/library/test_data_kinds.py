@@ -40,7 +40,7 @@ READ = 'check_data; echo "$data_kind"'
         ("kind_of_data x.tar", b"", "file"),
     ],
 )
-def test_kind_of_data_whatever_the_name_of_the_file(bash, place, call, content, kind):
+def test_data_kind_is_detected_by_content(bash, place, call, content, kind):
     (place / "x.tar").write_bytes(content)
     assert bash(call, TAR_OPTIONS="--wildcards").out == f"{kind}\n"
 
@@ -56,12 +56,12 @@ def test_kind_of_data_whatever_the_name_of_the_file(bash, place, call, content, 
     ],
     ids=["empty tar", "text.gz", "cut.gz", "cut.zip", "cut.sqsh"],
 )
-def test_why_data_are_of_no_kind(bash, place, content, said):
+def test_reason_for_unknown_or_damaged_data_is_printed(bash, place, content, said):
     (place / "x").write_bytes(content)
     assert re.fullmatch(said + "\n", bash('kind_of_data "$PWD/x"').out)
 
 
-def test_kind_of_a_folder(bash):
+def test_folder_named_tar_has_kind_folder(bash):
     assert bash("mkdir folder.tar; kind_of_data folder.tar").out == "folder\n"
 
 
@@ -85,7 +85,7 @@ def files(place):
         ("SLIPWAY_DATA=file SLIPWAY_SCRIPT=x.py", "1", "file"),
     ],
 )
-def test_data_that_can_be_used(bash, settings, container, kind):
+def test_usable_data_are_accepted(bash, settings, container, kind):
     assert bash(f"{settings}; mounts_squashfs=1 inspect_data; {READ}", USE_CONTAINER=container) == (0, f"{kind}\n", "")
 
 
@@ -104,11 +104,11 @@ IMAGE = ["squashfs", "unsquashfs"]
         ("file", "0", "apptainer", ["folder", "ZIP", "squashfs", "tar"]),
     ],
 )
-def test_data_that_cannot_be_used(bash, name, container, runtime, values):
+def test_unusable_data_are_refused(bash, name, container, runtime, values):
     refused = bash(f"SLIPWAY_DATA={name}; {READ}", USE_CONTAINER=container, runtime=runtime)
     assert_dies(refused, "bad-data-file", "SLIPWAY_DATA:", f" {name} ", *values)
     assert ("USE_CONTAINER=1" in refused.err) == ("USE_CONTAINER=1" in values)
 
 
-def test_data_that_are_missing(bash):
+def test_missing_data_are_refused(bash):
     assert_dies(bash(f"SLIPWAY_DATA=gone; {READ}"), "no-data", "SLIPWAY_DATA:", " gone ")

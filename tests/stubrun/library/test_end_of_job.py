@@ -9,12 +9,12 @@ from messages import assert_warning, numbers, slugs
     ("before", "after"),
     [(None, "time-limit 4711/2\n"), ("time-limit 1/1\n", "time-limit 4711/2\n"), ("user\n", "user\n"), ("", "")],
 )
-def test_request_stop(bash, before, after):
+def test_request_stop_writes_reason_and_keeps_user_stop(bash, before, after):
     write = "" if before is None else 'printf %s "$1" >run/STOP; '
     assert bash(f"{write}request_stop; cat run/STOP", before or "") == (0, after, "")
 
 
-def test_a_stop_that_cannot_be_written_is_told(bash, place):
+def test_unwritable_stop_file_gives_warning(bash, place):
     code, _, err = bash("rm -r run; request_stop user; echo on")
     assert code == 0
     assert_warning(err, "cannot-stop", place / "run" / "STOP")
@@ -34,7 +34,7 @@ def test_a_stop_that_cannot_be_written_is_told(bash, place):
         ("local", "echo 999999999 >run/logs/2/pid; handle_stop_signal", ""),
     ],
 )
-def test_a_signal_stops_the_ranks(bash, scheduler, code, out):
+def test_handle_stop_signal_on_each_scheduler(bash, scheduler, code, out):
     assert bash(code, scheduler=scheduler)[:2] == (0, out)
 
 
@@ -52,12 +52,12 @@ def test_a_signal_stops_the_ranks(bash, scheduler, code, out):
         ("done", 0, 0),
     ],
 )
-def test_the_verdict_decides_the_exit_code(bash, verdict, code, expected):
+def test_verdict_decides_exit_code(bash, verdict, code, expected):
     write = "" if verdict is None else 'printf %s "$1" >run/verdict.2; '
     assert bash(f"{write}code={code}; finish none", verdict or "").code == expected
 
 
-def test_a_script_of_the_user_without_a_verdict_is_not_waited_for(bash):
+def test_no_wait_for_verdict_of_user_script(bash):
     ended = "cancelled=1 launch_pid=1 code=143 world_size=1 SLIPWAY_SCRIPT=mine.py verdict_seconds=900"
     assert bash(f"{ended}; finish none", scheduler="local").code == 143
 
@@ -73,7 +73,7 @@ def test_a_script_of_the_user_without_a_verdict_is_not_waited_for(bash):
         (["2", "a[$(touch executed)]"], [4, 1, 2]),
     ],
 )
-def test_ranks_that_are_not_connected_are_reported(bash, sizes, said):
+def test_unconnected_ranks_give_warning(bash, sizes, said):
     write = 'for size; do echo "$size" >run/logs/2/world.n$((++n)).1; done; '
     code, _, err = bash(f"n=10; {write}code=0 world_size=4; check_process_groups", *sizes)
     assert (code, slugs(err), numbers(err)) == (0, ["ranks-not-connected"] * bool(said), said)
@@ -94,7 +94,7 @@ LIVES = "SLIPWAY_LAUNCH=a.b sleep 9 & until launch_runs; do :; done"
         ("n1", f"touch run/verdict.2; {LIVES}", "no\n"),
     ],
 )
-def test_the_verdict_is_waited_for_where_ranks_may_live(bash, node, before, waited):
+def test_script_waits_for_verdict_only_if_ranks_may_run(bash, node, before, waited):
     wait = "SECONDS=0; wait_for_verdict 2; ((SECONDS < 2)) && echo no || echo yes"
     code = f"this_node={node} launch_id=a.b\n{before}\n{wait}; launch_runs || echo over; kill $! 2>/dev/null || :"
     assert bash(code).out == waited
@@ -112,6 +112,6 @@ def test_the_verdict_is_waited_for_where_ranks_may_live(bash, node, before, wait
         ),
     ],
 )
-def test_a_clean_up_changes_no_exit_code(bash, place, before, left, code):
+def test_cleanup_keeps_exit_code(bash, place, before, left, code):
     assert bash(f"{before}; trap clean_up_job EXIT; exit {code}", programs={"srun": "exit 1"}).code == code
     assert [path.name for path in (place / "run").glob(".[lj]*")] == left

@@ -40,12 +40,12 @@ def qstat(known):
         ("local", "", "x-999999999", True),
     ],
 )
-def test_job_has_ended(bash, scheduler, said, job, over):
+def test_job_has_ended_by_scheduler_answer(bash, scheduler, said, job, over):
     programs = {"scontrol": said, "qstat": said}
     assert bash(f"job_has_ended {job} && echo over", scheduler=scheduler, programs=programs).out == "over\n" * over
 
 
-def test_a_job_of_this_machine_whose_script_runs_is_not_over(bash):
+def test_local_job_with_running_script_has_not_ended(bash):
     runs = "bash -c 'while :; do sleep 0.1; done' run/job.sh & "
     # until then it is a fork of this shell, whose command line holds all of this
     runs += """until [ "$(tr '\\0' ' ' <"/proc/$!/cmdline" | head -c 9)" = "bash -c w" ]; do :; done; """
@@ -53,7 +53,7 @@ def test_a_job_of_this_machine_whose_script_runs_is_not_over(bash):
 
 
 @pytest.mark.parametrize(("number", "over"), [("4711", True), ("471", False)])
-def test_this_job_itself_under_another_name_is_over(bash, number, over):
+def test_own_job_under_array_task_id_counts_as_ended(bash, number, over):
     said = {"scontrol": 'echo "JobId=4711 ArrayJobId=4700 ArrayTaskId=3 JobState=RUNNING X=y"'}
     assert bash("job_has_ended 4700_3 && echo over", SLURM_JOB_ID=number, programs=said).out == "over\n" * over
 
@@ -74,20 +74,20 @@ LATER = "for n in 3 10; do mkdir run/logs/$n; echo slurm 10$n >run/logs/$n/job; 
         ("slurm 99", LATER, OVER, False),
     ],
 )
-def test_only_another_running_job_blocks_the_run(bash, place, job, later, said, refused):  # noqa: PLR0917 -- fixtures
+def test_only_another_running_job_blocks_run(bash, place, job, later, said, refused):  # noqa: PLR0917 -- fixtures
     done = bash(f"{JOB.format(job)}{later}refuse_concurrent_run", programs={"scontrol": said})
     assert_ended(done, "folder-in-use" if refused else "", "99", place / "run")
 
 
 # regression: both checked before either had recorded itself, and both trained
-def test_of_two_that_begin_at_once_the_later_number_yields(bash, place):
+def test_later_of_two_concurrent_attempts_is_refused(bash, place):
     other = f"last_attempt() {{ {JOB.format('slurm 99')}echo 0; }}; rmdir run/logs/2; run_dir=run; open_run_folder"
     assert_dies(bash(f"log_dir=; {other}", programs={"scontrol": RUNNING}), "folder-in-use", "99", place / "run")
     assert [path.name for path in (place / "run" / "logs").iterdir()] == ["1"]
 
 
 # regression: no warning that two may train in one folder
-def test_a_job_of_which_nothing_is_known_is_told_once(bash, place):
+def test_job_of_unknown_state_gives_one_warning(bash, place):
     silent = {"scontrol": "exit 1"}
     code, out, err = bash(f"{JOB.format('slurm 99')}log_dir=; refuse_concurrent_run", programs=silent)
     assert (code, out) == (0, "")
@@ -99,7 +99,7 @@ def test_a_job_of_which_nothing_is_known_is_told_once(bash, place):
     )  # fmt: skip
 
 
-def test_what_a_job_has_noted_of_itself_and_its_end(bash, place):
+def test_attempt_records_owner_and_script_end(bash, place):
     code = "cluster=near; begin_attempt 3; has_recorded_end 3 || echo lives; "
     code += "read_attempt_owner 3; is_own_job && echo own; "
     code += "cluster=far; is_foreign_job && echo foreign; record_script_end 7; has_recorded_end 3 && echo over; "
@@ -134,7 +134,7 @@ def test_what_a_job_has_noted_of_itself_and_its_end(bash, place):
         ("slurm 99 far", f"touch run/logs/1/code; {WAIT}", TORN, ["99"]),
     ],
 )
-def test_a_job_of_another_cluster_may_still_run_until_it_has_noted_its_end(bash, place, job, given, said, values):  # noqa: PLR0917 -- fixtures
+def test_job_of_another_cluster_blocks_run_until_end_is_recorded(bash, place, job, given, said, values):  # noqa: PLR0917 -- fixtures
     if said == "exit 1":
         said = f'case "$*" in *--clusters=far*) exit 1 ;; esac; {UNKNOWN}'
     begin = f"{JOB.format(job)}echo elsewhere 77 5 >run/logs/1/process; log_dir=; cluster=near; "
@@ -156,7 +156,7 @@ def test_a_job_of_another_cluster_may_still_run_until_it_has_noted_its_end(bash,
         ('""', "1", 0),
     ],
 )
-def test_attempt_has_ended_by_its_process(bash, process, interactive, code):
+def test_attempt_has_ended_by_recorded_process(bash, process, interactive, code):
     begin = f"interactive={interactive} log_dir=; begin_attempt 1; printf '%s\n' {process} >run/logs/1/process; "
     assert bash(f"{begin}code=0; attempt_has_ended 1 || code=$?; echo $code") == (0, f"{code}\n", "")
 
@@ -170,7 +170,7 @@ class TestEndingJob:
 
     BEGIN = JOB.format("pbs 99_1") + "printf '"
 
-    def test_its_end_is_waited_for(self, bash, handed_on):
+    def test_new_job_waits_for_end_of_ending_job(self, bash, handed_on):
         began = time.monotonic()
         said = {"qstat": 'echo "    job_state = $([ -e asked ] && echo X || echo E)"; touch asked'}
         assert bash(f"{self.BEGIN}{handed_on}; refuse_concurrent_run", scheduler="pbs", programs=said) == (0, "", "")
@@ -178,7 +178,7 @@ class TestEndingJob:
 
     # regression: a server that stopped answering made the running job unknown
     @pytest.mark.parametrize("said", ['echo "    job_state = R"', TORN], ids=["runs", "grows silent"])
-    def test_the_wait_for_an_ending_job_is_limited(self, bash, place, handed_on, said):
+    def test_wait_for_ending_job_is_limited(self, bash, place, handed_on, said):
         done = bash(f"{self.BEGIN}{handed_on}; {WAIT}refuse_concurrent_run", scheduler="pbs", programs={"qstat": said})
         if "verdict" in handed_on and said == TORN:  # by which the job has recorded its end
             assert done.code == 0
@@ -186,7 +186,7 @@ class TestEndingJob:
             assert_dies(done, "folder-in-use", "99_1", place / "run")
 
 
-def test_a_launch_of_another_script_in_the_same_allocation(bash, place):
+def test_running_launch_in_same_allocation_is_refused(bash, place):
     """A launch that still runs is named; this attempt's number is released."""
     begin = f"{JOB.format('slurm 4711')}"
     begin += 'interactive=1; echo "$HOSTNAME 77 5" >run/logs/1/process; read_attempt_owner 1; '

@@ -29,7 +29,7 @@ from messages import numbers, slugs
         ("gpus_per_node=2 SLIPWAY_RANKS_PER_NODE=4", "1 8 4 2", []),
     ],
 )
-def test_plan_ranks(bash, given, ranks, idle):
+def test_plan_ranks_and_idle_gpu_warning(bash, given, ranks, idle):
     show = 'echo "$devices_per_rank $world_size $ranks_per_node $cpus_per_rank"'
     code, out, said = bash(f"{given}; plan_ranks; {show}")
     assert (code, out) == (0, f"{ranks}\n"), said
@@ -50,7 +50,7 @@ def test_plan_ranks(bash, given, ranks, idle):
         ("nnodes=2 SLIPWAY_RANKS_PER_NODE=2 SLIPWAY_SCRIPT=mine.py gpus_per_node=4", [2, 4, 2, 2, 4, 1, 4]),
     ],
 )
-def test_log_idle_gpus(bash, given, said):
+def test_idle_gpus_warning_suggests_ranks_per_node(bash, given, said):
     code, _, err = bash(f"gpus_per_node=2 {given}; plan_ranks; log_idle_gpus 2>/dev/null")
     assert (code, slugs(err), numbers(err)) == (0, ["idle-gpus"] * bool(said), said)
     assert err.count("\n") == bool(said)
@@ -66,7 +66,7 @@ def test_log_idle_gpus(bash, given, said):
         ("", "0,1", True),
     ],
 )
-def test_several_ranks_cannot_use_slices_of_mig(bash, settings, devices, accepted):
+def test_mig_slices_are_refused_for_several_ranks(bash, settings, devices, accepted):
     done = bash(f"{settings}refuse_mig_slices", CUDA_VISIBLE_DEVICES=devices)
     if accepted:
         assert done == (0, "", "")
@@ -85,13 +85,13 @@ def test_several_ranks_cannot_use_slices_of_mig(bash, settings, devices, accepte
         ("SLIPWAY_DEVICES_PER_RANK=2; gpus_per_node=1 SLIPWAY_DEVICE=cpu", "no-gpu", [1, 2]),
     ],
 )
-def test_too_few_gpus_for_the_ranks(bash, given, slug, named):
+def test_too_few_gpus_for_ranks_are_refused(bash, given, slug, named):
     refused = bash(f"{given}; plan_ranks; echo no")
     assert_dies(refused, slug, *["SLIPWAY_RANKS_PER_NODE", "SLIPWAY_DEVICE=cpu"] * (named == [1]))
     assert (refused.out, numbers(refused.err)) == ("", named)
 
 
-def test_ranks_that_have_their_gpus(bash):
+def test_enough_gpus_for_ranks_are_accepted(bash):
     assert (
         bash("SLIPWAY_DEVICES_PER_RANK=2 devices_per_rank=2 ranks_per_node=1; check_gpu_count; echo ok").out == "ok\n"
     )
@@ -110,7 +110,7 @@ def test_ranks_that_have_their_gpus(bash):
         ("SLIPWAY_RANKS_PER_NODE=1 SLIPWAY_DEVICES_PER_RANK=2 SLIPWAY_DEVICE=auto; ", "3 2 4", 2),
     ],
 )
-def test_the_smallest_node_decides_for_all_nodes(bash, settings, counts, least):
+def test_smallest_gpu_count_is_used_on_all_nodes(bash, settings, counts, least):
     code, out, err = bash(f'{settings}use_smallest_gpu_count {counts}; echo "$gpus_per_node"')
     assert (code, out) == (0, f"{least}\n")
     assert slugs(err) == ["idle-gpus"] * (len({*counts.split()}) > 1)
@@ -126,7 +126,7 @@ def test_the_smallest_node_decides_for_all_nodes(bash, settings, counts, least):
         ("SLIPWAY_RANKS_PER_NODE=1 SLIPWAY_DEVICE=auto; ", "2 0"),
     ],
 )
-def test_nodes_with_too_different_numbers_of_gpus(bash, settings, counts):
+def test_uneven_gpu_counts_of_nodes_are_refused(bash, settings, counts):
     assert_dies(
         bash(f"{settings}use_smallest_gpu_count {counts}"), "uneven-gpus", *counts.split(), "SLIPWAY_RANKS_PER_NODE"
     )

@@ -16,7 +16,7 @@ WATCH = "healthy_nodes=(n1 n2 n3) SLIPWAY_SPARES=1 SLIPWAY_SHRINK=0; start_guard
         ("unset SLIPWAY_MAX_REQUEUES; ", "n3", "n2", "scancel 4711"),
     ],
 )
-def test_it_runs_on_another_node_than_the_script(bash, before, first, guard, command):
+def test_guard_runs_on_other_node_than_script(bash, before, first, guard, command):
     show = "; sleep 0.5; ls run/.heartbeat.4711; kill -0 $guard; stop_guard; sleep 0.2; cat steps; ls -A run"
     srun = {"srun": 'echo "$*" >>steps; exec sleep 53'}
     heart, step, *left = bash(before + WATCH + show, SLURMD_NODENAME=first, programs=srun).out.splitlines()
@@ -26,13 +26,13 @@ def test_it_runs_on_another_node_than_the_script(bash, before, first, guard, com
 
 
 @pytest.mark.parametrize("scheduler", ["slurm", "pbs"])
-def test_without_a_spare_node_there_is_none(bash, scheduler):
+def test_no_guard_starts_without_spare_node(bash, scheduler):
     code = "SLIPWAY_SHRINK=0; start_guard; echo ${guard:-none}; stop_guard"
     assert bash(code, scheduler=scheduler)[:2] == (0, "none\n")
 
 
 @pytest.mark.slow
-def test_the_sign_of_life_does_not_come_back(bash):
+def test_heartbeat_is_not_recreated_after_stop_guard(bash):
     look = "ls run/.heartbeat.4711 2>/dev/null || echo gone"
     code = f"{WATCH}; {look}; stop_guard; sleep 11; {look}; start_guard; {look}; stop_guard; {look}"
     out = bash(code, SLURMD_NODENAME="n1", programs={"srun": "exec sleep 53"}).out
@@ -51,7 +51,7 @@ ls
     ("before", "state"),
     [("", "RUNNING"), *[("touch heart; ", state) for state in ("COMPLETING", "COMPLETED", "CANCELLED", "PENDING")]],
 )
-def test_a_guard_does_nothing_to_a_job_that_has_ended(bash, before, state):
+def test_guard_leaves_ended_job_unchanged(bash, before, state):
     """Slurm cannot end the guard if the node's slurmd is dead."""
     says = f'case $1 in requeue) echo requeued >>log ;; *) echo "JobId=4711 JobState={state} Reason=None"; esac'
     programs = {"sleep": "exit 0", "srun": "echo asked >>srun", "scontrol": says}
@@ -61,7 +61,7 @@ def test_a_guard_does_nothing_to_a_job_that_has_ended(bash, before, state):
 
 
 @pytest.mark.parametrize(("accepted", "acts"), [(True, ["requeue"]), (False, ["requeue", "scancel"])])
-def test_a_guard_acts_once(bash, accepted, acts):
+def test_guard_requeues_once_or_cancels_if_refused(bash, accepted, acts):
     """It must query Slurm four times: Slurm is silent, the job is suspended, is resized, runs."""
     scontrol = f"""
     if [ "$1" = requeue ]; then echo requeue >>acts; exit {int(not accepted)}; fi
@@ -88,7 +88,7 @@ def test_a_guard_acts_once(bash, accepted, acts):
         ("DOWN*", ["requeue", "requeue", "1 4711"], "3"),
     ],
 )
-def test_a_guard_asks_twice_and_repeats_what_was_not_confirmed(bash, state, acts, asked):
+def test_guard_probes_twice_and_repeats_unconfirmed_requeue(bash, state, acts, asked):
     scontrol = f"""
     case $* in
         *"show node"*) echo "NodeName=n1 Arch=x State={state} X=y" ;;

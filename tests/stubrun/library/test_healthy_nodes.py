@@ -9,7 +9,7 @@ from messages import slugs
 
 
 # regression: "no process can be started on this node", for which administrators drain nodes
-def test_a_full_disk_says_nothing_of_nodes(bash):
+def test_full_disk_does_not_mark_nodes_lost(bash):
     full = "mkdir run/logs/2/answers; "  # so that nothing can be written
     code, out, err = bash(f"{full}launcher=srun allocation=(n1 n2); find_healthy_nodes || echo no")
     assert (code, out, set(slugs(err))) == (0, "no\n", {"no-restart"})
@@ -33,7 +33,7 @@ SHOW = 'echo "${healthy_nodes[*]} / ${lost_nodes[*]} / ${node_states[n2]:-}"'
         ("local", "n1 n2 /  / ", "n1 n2 /  / ", []),
     ],
 )
-def test_a_node_that_does_not_answer_is_lost_only_if_it_is_down(bash, launcher, healthy, lost, silent):
+def test_silent_node_is_lost_only_if_scheduler_reports_down(bash, launcher, healthy, lost, silent):
     code = f'launcher={launcher} allocation=(n1 n2); find_healthy_nodes; {SHOW}; echo "${{nodes[*]}}"'
     for before, nodes, said in (("", healthy, silent), (DOWN, lost, [])):
         done = bash(before + code, programs=LAUNCHERS)
@@ -45,7 +45,7 @@ def test_a_node_that_does_not_answer_is_lost_only_if_it_is_down(bash, launcher, 
     ("launcher", "found"),
     [*[(launcher, ["no", "n1 n2 /  / "]) for launcher in ("srun", "ssh", "mpirun")], ("local", ["n1 n2 /  / "])],
 )
-def test_nothing_is_known_if_this_node_itself_does_not_answer(bash, before, launcher, found):
+def test_node_check_fails_if_own_node_does_not_answer(bash, before, launcher, found):
     code = f"launcher={launcher} this_node=n2; find_healthy_nodes || echo no; {SHOW}"
     assert bash(before + code, programs=LAUNCHERS).out.replace("DOWN*", "").splitlines() == found
 
@@ -61,7 +61,7 @@ def test_nothing_is_known_if_this_node_itself_does_not_answer(bash, before, laun
     ],
     ids=["a slow node", "one that is down", "a slow scheduler"],
 )
-def test_a_node_is_asked_twice(bash, before, node, out):
+def test_silent_node_is_probed_twice(bash, before, node, out):
     programs = {"srun": f'[[ "$*" != *n2* ]] || {{ {node}; }}; {SRUN}'}
     programs["scontrol"] = "sleep 0.8; echo 'NodeName=n2 State=DOWN*'"
     show = 'echo "${healthy_nodes[*]} / ${lost_nodes[*]} / $(grep --count "" asked)"'
@@ -69,7 +69,7 @@ def test_a_node_is_asked_twice(bash, before, node, out):
 
 
 # regression: nodes that had not answered by the time limit counted as lost
-def test_a_signal_meanwhile_says_nothing_of_nodes(bash):
+def test_signal_during_probe_does_not_mark_nodes_lost(bash):
     srun = {"srun": f'[[ "$*" != *n2* ]] || {{ kill -USR1 "$SCRIPT"; sleep 0.5; }}; {SRUN}'}
     code = f"export SCRIPT=$$ SLURM_JOB_ID=7; terminate_leftover_ranks() {{ :; }}; {DOWN}plan_restart || echo no; "
     code, out, err = bash(f'{code}echo "${{lost_nodes[*]}}/${{requeue_reason:-}}"', programs=srun)
@@ -97,7 +97,7 @@ ASK = "SLIPWAY_PROBE_SECONDS=0.2; query_scheduler"
         (f"{ASK} sh -c 'exit 7' && echo yes || echo $?", "7"),
     ],
 )
-def test_answers_of_nodes_and_of_the_scheduler(bash, code, out):
+def test_node_answers_are_parsed_and_scheduler_queries_limited(bash, code, out):
     assert bash(code).out == f"{out}\n"
 
 
@@ -107,7 +107,7 @@ OUT += ["IDLE+POWERED_DOWN"]
 
 
 @pytest.mark.parametrize(("state", "out"), [*[(state, False) for state in UP], *[(state, True) for state in OUT]])
-def test_nodes_out_of_service_of_slurm(bash, state, out):
+def test_nodes_out_of_service_by_slurm_state(bash, state, out):
     nodes = f'echo "NodeName=n1 Arch=x State=IDLE Reason=DOWN"; echo "NodeName=n2 Arch=x State={state} Weight=1"'
     scontrol = {"scontrol": f'[ "$*" = "--oneliner show node n1,n2" ] || exit 1; {nodes}'}
     assert bash("nodes_out_of_service 20 n1 n2", programs=scontrol).out == f"n2 {state}\n" * out
@@ -120,7 +120,7 @@ PBS_OUT = ["down", "down,offline", "state-unknown,down", "down,job-busy", "stale
 @pytest.mark.parametrize(
     ("state", "out"), [*[(state, False) for state in PBS_UP], *[(state, True) for state in PBS_OUT]]
 )
-def test_nodes_out_of_service_of_pbs(bash, state, out):
+def test_nodes_out_of_service_by_pbs_state(bash, state, out):
     lines = ["n1", "     Mom = down", "     state = free", "", "n2", f"     state = {state}", "     queue = down", "n3"]
     pbsnodes = {"pbsnodes": f'[ "$*" = -a ] || exit 1; printf "%s\n" {shlex.join([*lines, "     state = down"])}'}
     asked = bash("nodes_out_of_service 20 n1 n2.site", scheduler="pbs", programs=pbsnodes).out
@@ -128,6 +128,6 @@ def test_nodes_out_of_service_of_pbs(bash, state, out):
 
 
 @pytest.mark.parametrize("scheduler", ["slurm", "local"])
-def test_a_scheduler_that_says_nothing_of_nodes(bash, scheduler):
+def test_silent_scheduler_reports_no_nodes_out_of_service(bash, scheduler):
     code = "nodes_out_of_service 0.2 n1 n2 || :"
     assert bash(code, scheduler=scheduler, programs={"scontrol": "exec sleep 60"})[:2] == (0, "")

@@ -16,7 +16,7 @@ from messages import assert_error
 @pytest.mark.parametrize(
     "name", ["answer.py", "free_port.py", "head_address.py", "try_head.py", "check_gpus.py", "count_gpus.py"]
 )
-def test_a_helper_needs_nothing_but_python(name):
+def test_helpers_import_only_standard_library(name):
     imports = set(re.findall(r"(?m)^(?:import|from) (\w+)", (LIB / name).read_text()))
     assert imports <= {*sys.stdlib_module_names, "answer", "slipway_gpu"}
 
@@ -34,18 +34,18 @@ class TestFreePort:
 
         return port
 
-    def test_the_first_one_that_can_be_bound(self, port):
+    def test_port_in_use_is_skipped(self, port):
         with socket.create_server(("127.0.0.1", 21000)):
             assert port(21000)[1] > 21000
 
-    def test_the_ephemeral_range_is_passed_over(self, port):
+    def test_ephemeral_ports_are_skipped_if_possible(self, port):
         first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
         code, found, err = port(last - 10)
         assert (code, found > last) == (0, True)
         code, found, err = port(first)  # if all ports are ephemeral, one of those is better than none
         assert (code, found >= first, err) == (0, True, "")
 
-    def test_no_free_port_is_an_error(self, port):
+    def test_no_free_port_gives_one_line_error(self, port):
         code, found, err = port(65536)
         assert (code, found, len(err.splitlines())) == (1, None, 1)
 
@@ -95,12 +95,12 @@ class TestHeadAddress:
             ("192.168.122.1 172.17.0.1 10.88.0.1", ""),
         ],
     )
-    def test_it_is_chosen_by_the_kind_of_its_interface(self, head_address, found, chosen):
+    def test_address_is_chosen_by_interface_kind(self, head_address, found, chosen):
         address, why = head_address.choose(found.split(), INTERFACES)
         assert address == chosen
         assert all(word in why for word in found.split()) or chosen
 
-    def test_addresses_of_this_machine(self, head_address):
+    def test_addresses_include_loopback_interface(self, head_address):
         assert head_address.addresses()["127.0.0.1"] == "lo"
 
     @pytest.fixture
@@ -117,7 +117,7 @@ class TestHeadAddress:
         done = run(*words, MASTER_ADDR="127.0.0.1", TRAINER_PROBE_ADDRESS=meeting)
         return done.returncode, done.stdout, done.stderr
 
-    def test_nodes_try_it(self, head):
+    def test_nodes_probe_address_and_report_no_network(self, head):
         process, answer = head
         address, port = answered(answer)[1:]
         assert address == "127.0.0.1"
@@ -130,18 +130,18 @@ class TestHeadAddress:
         assert process.wait(10) == 0
         assert_error(self.try_head(f"{port} token")[2], "no-network", "127.0.0.1", port, "refused")
 
-    def test_it_ends_with_its_reader(self, head):
+    def test_head_address_exits_if_reader_closes(self, head):
         head[0].stdout.close()
         assert head[0].wait(10) == 0
 
-    def test_a_port_that_is_taken_is_told(self, tmp_path):
+    def test_port_in_use_is_reported(self, tmp_path):
         with socket.create_server(("", 0)) as server:
             port = str(server.getsockname()[1])
             done = run(sys.executable, str(LIB / "head_address.py"), str(tmp_path / "a"), "t", port, "1", "x", "x")
         assert (done.returncode, answered(tmp_path / "a")) == (0, ["taken"]), done
 
 
-def test_paths_are_looked_for(place):
+def test_preflight_refuses_missing_path(place):
     words = ["sh", str(LIB / "preflight.sh"), "cpu", str(place)]
     assert run(*words).returncode == 0
     done = run(*words, f"{place}/gone")
@@ -153,7 +153,7 @@ class TestCheckGpus:
     def gpus(self, device, **env):
         return run(sys.executable, str(LIB / "check_gpus.py"), device, **env)
 
-    def test_without_a_driver(self):
+    def test_missing_driver_is_refused_only_for_cuda(self):
         libraries = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=False).stdout
         if Path("/dev/kfd").exists() or "libcuda.so.1" in libraries:
             pytest.skip("has a driver")
@@ -162,7 +162,7 @@ class TestCheckGpus:
         assert_error(done.stderr, "no-gpu", "libcuda.so.1", "SLIPWAY_DEVICE=cpu")
         assert self.gpus("auto").returncode == 0
 
-    def test_gpus_that_the_driver_finds(self, libcuda):
+    def test_gpus_found_by_driver_are_accepted(self, libcuda):
         done = self.gpus("cuda", LD_LIBRARY_PATH=str(libcuda), STANDIN_CUDA="12020 80 80")
         assert (done.returncode, done.stderr) == (0, "")
 
@@ -174,7 +174,7 @@ class TestCheckGpus:
             ({"STANDIN_CUDA": "12020 80", "STANDIN_INIT": "802"}, "broken-gpu", ["(802)"]),
         ],
     )
-    def test_what_the_driver_says(self, libcuda, machine, slug, values):
+    def test_driver_without_working_gpu_is_refused(self, libcuda, machine, slug, values):
         done = self.gpus("cuda", LD_LIBRARY_PATH=str(libcuda), **machine)
         assert done.returncode == 78
         assert_error(done.stderr, slug, "SLIPWAY_DEVICE=cuda", "SLIPWAY_DEVICE=cpu", *values)

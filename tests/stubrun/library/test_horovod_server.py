@@ -29,14 +29,14 @@ class TestHorovodServer:
         assert server.stdout.readline() == "\n"
         return int(answered(folder / "answer")[0])
 
-    def test_it_serves_until_its_reader_ends(self, server, tmp_path):
+    def test_server_runs_until_reader_closes(self, server, tmp_path):
         with self.ask(self.port(server, tmp_path)) as connection:
             assert b"404" in connection.recv(100)
         server.stdout.close()
         assert server.wait(300) == 0
 
     # regression: the system reset some ranks' connections, and Horovod aborts after that
-    def test_it_keeps_the_connections_of_many_ranks_waiting(self, server, tmp_path):
+    def test_stopped_server_queues_connections_of_200_ranks(self, server, tmp_path):
         port = self.port(server, tmp_path)
         server.send_signal(signal.SIGSTOP)
         ranks = [self.ask(port) for _ in range(200)]

@@ -12,11 +12,11 @@ from messages import assert_warning, numbers
 
 
 @pytest.mark.parametrize(("sent", "slug", "code"), [("USR1", "time-too-short", 78), ("TERM", "stopped-early", 75)])
-def test_a_signal_before_the_launch_ends_the_job(bash, sent, slug, code):
+def test_signal_before_launch_ends_job(bash, sent, slug, code):
     assert_dies(bash(f"catch_signals; kill -{sent} $$; sleep 1; echo no"), slug, code=code)
 
 
-def test_run_step(bash):
+def test_run_step_records_exit_code_and_stderr(bash):
     run = 'MASTER_PORT=1; step() { echo said >&2; exit 3; }; run_step step; echo "$code $cancelled"; '
     run += "cat run/logs/2/{code,stderr.log}"
     code, out, err = bash(run)
@@ -24,7 +24,7 @@ def test_run_step(bash):
     assert err == bash("log_ranks")[2] + "said\n"
 
 
-def test_the_exit_code_is_the_step_s_whatever_signals_arrive(bash):
+def test_step_exit_code_survives_signals(bash):
     """A hundred tries of a step that ends while signals arrive: Bash 5.2 lost 50 of 300 exit codes this way."""
     run = """
     script=$$
@@ -47,7 +47,7 @@ class TestFullDisk:
 
     FULL = "trap '' XFSZ; ulimit -f 0; "
 
-    def test_an_attempt_cannot_begin(self, bash, place):
+    def test_begin_attempt_fails_with_cannot_write(self, bash, place):
         assert_dies(bash(f"{self.FULL}(begin_attempt 5)"), "cannot-write", place / "run" / "logs")
 
     @pytest.mark.parametrize(
@@ -59,17 +59,17 @@ class TestFullDisk:
             ("step() { record_pid; }", 78),
         ],
     )
-    def test_the_exit_code_of_the_ranks_stands(self, bash, step, code):
+    def test_exit_code_of_ranks_is_kept(self, bash, step, code):
         assert bash(f'{self.FULL}{step}; launch_once step; echo "$code"').out == f"{code}\n"
 
 
-def test_messages_of_ranks_are_shown_while_they_run(bash):
+def test_rank_messages_are_streamed_to_job_log(bash):
     step = "MASTER_PORT=1; step() { echo one >&2; sleep 1; echo two >&2; }; "
     out = bash(f'{step}launch_once step 2>&1 | while read -r word; do echo "$word $SECONDS"; done').out
     assert re.fullmatch("one ([01])\ntwo ([12])\n", out)
 
 
-def test_keep_ends_sh(place):
+def test_keep_ends_keeps_first_and_last_megabytes(place):
     """It keeps the first and last megabytes, also while it runs, and delays nothing."""
     file = place / "log"
     lines = random.Random(0).randbytes(25_000_000)
@@ -88,13 +88,13 @@ def test_keep_ends_sh(place):
     assert numbers(kept[1_000_000:-9_000_000].decode()) == [len(said) - 10_000_000]
 
 
-def test_keep_ends_sh_continues_to_read_if_it_cannot_write(place):
+def test_keep_ends_continues_reading_if_write_fails(place):
     done = subprocess.run(["sh", LIB / "keep_ends.sh", place], input=bytes(1 << 20), capture_output=True, check=True)
     assert done.returncode == 0
 
 
 # regression: after one failed write it kept nothing, even when the disk had space again
-def test_keep_ends_sh_writes_again_as_soon_as_it_can(place):
+def test_keep_ends_resumes_writing_after_failed_write(place):
     file = place / "later" / "log"
     command = ["sh", LIB / "keep_ends.sh", file]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as copier:
@@ -116,7 +116,7 @@ def test_keep_ends_sh_writes_again_as_soon_as_it_can(place):
     assert file.read_bytes().endswith(b"x\nlast\n")
 
 
-def test_copy_stderr_is_left_to_a_process_that_outlives_the_launch(bash, place):
+def test_copy_stderr_logs_process_that_outlives_launch(bash, place):
     """The library keeps its later output, and closes what others take for the script's sign of life."""
     run = "exec {watcher}> >(cat >/dev/null; echo >over); reader=$!; "
     run += "step() { { until [ -e over ]; do sleep 0.1; done; echo two >&2; } & echo one >&2; }; "
@@ -125,7 +125,7 @@ def test_copy_stderr_is_left_to_a_process_that_outlives_the_launch(bash, place):
     wait_until(lambda: (place / "run" / "logs" / "2" / "stderr.log").read_text() == "one\ntwo\n")
 
 
-def test_copy_stderr_outlives_the_script(bash, place):
+def test_copy_stderr_outlives_killed_script(bash, place):
     run = "kill_stuck_launcher() { :; }; step() { echo one >&2; kill -KILL $$; sleep 0.1; echo two >&2; }; "
     assert bash(f"{run}launch_once step")[0] == -signal.SIGKILL
     wait_until(lambda: (place / "run" / "logs" / "2" / "stderr.log").read_text() == "one\ntwo\n")
@@ -149,13 +149,13 @@ LIVES = (
         (f"time_limit_came=1; {COUNT}", "0.02 1 1 1 53\n"),
     ],
 )
-def test_the_copy_is_waited_for(bash, code, out):
+def test_wait_for_stderr_copy_is_limited(bash, code, out):
     assert bash(code)[:2] == (0, out)
 
 
 # regression: these two held open what must end with the script, and guard.sh considered it alive
 @pytest.mark.parametrize("call", ["launch_once step", "start_server 9 x.py"])
-def test_nothing_that_outlives_the_script_holds_its_sign_of_life(bash, place, call):
+def test_surviving_processes_do_not_hold_heartbeat_open(bash, place, call):
     look = "for _ in {1..80}; do [ ! -e over ] || exec touch seen; sleep 0.05; done"
     run = f"exec {{heartbeat}}> >(cat >/dev/null; echo >over); step() {{ kill -KILL $$; {look}; }}; "
     python = {"python3": f'{ANSWER}answer "$2" x; echo; {look}'}
@@ -164,7 +164,7 @@ def test_nothing_that_outlives_the_script_holds_its_sign_of_life(bash, place, ca
 
 
 # regression: the first launch's copy continued into the second launch's file
-def test_messages_of_a_launch_whose_port_was_taken_are_not_those_of_the_next_one(bash):
+def test_retry_after_port_in_use_has_separate_stderr_log(bash):
     first = 'echo "port: 1, x: EADDRINUSE" >&2; { until [ -e go ]; do sleep 0.05; done; echo old >&2; } & exit 1'
     run = "wait_for_stderr_copy() { sleep 0.2; }; MASTER_PORT=1 BACKEND=ddp port_is_given=''; "
     run += f"step() {{ mkdir once 2>/dev/null || {{ touch go; sleep 0.3; echo new >&2; exit 3; }}; {first}; }}; "
@@ -185,7 +185,7 @@ def test_messages_of_a_launch_whose_port_was_taken_are_not_those_of_the_next_one
         ("echo 78 x >run/logs/2/cause", False),
     ],
 )
-def test_port_was_taken(bash, before, taken):
+def test_port_was_taken_detects_eaddrinuse(bash, before, taken):
     said = "W c10d: failed to listen. port: 24711, useIpv6: false, code: -98, name: EADDRINUSE, message: in use"
     ask = 'MASTER_PORT=24711; port_was_taken "${began-$SECONDS}" && echo yes || echo no'
     assert bash(f"echo '{said}' >run/logs/2/stderr.log; {before}; {ask}").out == ("yes\n" if taken else "no\n")

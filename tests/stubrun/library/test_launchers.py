@@ -32,11 +32,11 @@ MPIRUN = {"mpirun": 'printf "%s\\n" "$@"'}
         ),
     ],
 )
-def test_steps_on_this_machine_and_on_each_node(bash, code, out):
+def test_local_steps_return_output_and_exit_code(bash, code, out):
     assert bash(code).out == out
 
 
-def test_mpirun_starts_one_process_on_each_node(bash):
+def test_mpirun_starts_one_process_per_node(bash):
     code, out, err = bash("(mpirun_each_node 5 echo hi)", MINE="x", SLURM_X="y", programs=MPIRUN)
     assert (code, out.splitlines()[-4:]) == (0, ["--map-by", "ppr:1:node:OVERSUBSCRIBE", "echo", "hi"]), err
     assert "MINE" in out.splitlines()
@@ -56,11 +56,11 @@ LEAVE_OUT = "mpirun_options=(--hostfile all --x A); exclude_nodes; echo ${mpirun
         (f"SLURM_JOB_ID=7; {LEAVE_OUT}", "--x A --host n1:2,n2:2 n1,n2\n"),
     ],
 )
-def test_words_and_variables_of_mpirun(bash, code, out):
+def test_mpirun_host_options_and_slurm_variables(bash, code, out):
     assert re.fullmatch(out, bash(code, programs=MPIRUN).out)
 
 
-def test_mpirun_that_is_missing(bash):
+def test_missing_mpirun_is_refused(bash):
     assert_dies(bash("PATH=/nowhere; mpirun_options=(--hostfile f); set_mpirun"), "no-mpi", "mpirun")
 
 
@@ -74,13 +74,13 @@ def test_mpirun_that_is_missing(bash):
         ("remote_script 0 true", "declare -x {}=.*"),
     ],
 )
-def test_variables_of_this_node_stay_there(bash, call, line, scratch, forwarded):
+def test_node_local_variables_are_not_forwarded(bash, call, line, scratch, forwarded):
     env = {"HOSTNAME": "n1", "TMPDIR": "/local/x", "MINE": "1"}
     out = bash(f"scratch={scratch}; {call}", programs=MPIRUN, **env).out
     assert [bool(re.search(f"(?m)^{line.format(name)}$", out)) for name in env] == [False, forwarded, True]
 
 
-def test_mpirun_itself_keeps_them(bash):
+def test_mpirun_process_keeps_node_local_variables(bash):
     env = {"HOSTNAME": "n1", "TMPDIR": "/local/x", "MINE": "1"}
     inherited = bash("scratch=/local/y; mpirun_each_node 5 true", programs={"mpirun": "env"}, **env).out.splitlines()
     assert {f"{name}={value}" for name, value in env.items()} <= {*inherited}
@@ -96,7 +96,7 @@ def test_mpirun_itself_keeps_them(bash):
         ("--allow-run-as-root", {"OMPI_ALLOW_RUN_AS_ROOT": ""}, False),
     ],
 )
-def test_refuse_root(bash, call, options, env, refused):
+def test_mpirun_as_root_is_refused_unless_allowed(bash, call, options, env, refused):
     done = bash(f"mpirun_options=({options}); {call}", programs={"mpirun": "echo Open MPI 4"}, **env)
     slug = "mpi-as-root" * (refused and os.geteuid() == 0)
     assert_ended(done, slug, "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", out=done.out)
@@ -132,7 +132,7 @@ class TestSsh:
     def ssh(self, stub):
         stub("ssh", '[ "$1" != n9 ] || exit 255; exec env -i PATH=/usr/bin:/bin SSH_CLIENT=x "$2"')
 
-    def test_a_node_gets_its_number_its_folder_and_the_environment(self, bash, place):
+    def test_ssh_step_gets_node_rank_folder_and_environment(self, bash, place):
         show = "(ssh_each_node 5 bash -c 'echo \"$NODE_RANK $MINE $PWD ${SSH_CLIENT-none} $*\"' - 'a b' \"it's\")"
         code, out, _ = bash(show, MINE="x\ny'z")
         lines = ["0 x", "1 x", *[f"y'z {place} none a b it's"] * 2]
@@ -148,18 +148,18 @@ class TestSsh:
             ("remote_script 3 true | grep --count 'export NODE_RANK=3'", "1\n"),
         ],
     )
-    def test_exit_codes_and_one_node(self, bash, code, out):
+    def test_ssh_steps_return_exit_code_and_node_rank(self, bash, code, out):
         assert bash(code).out == out
 
 
 @pytest.mark.parametrize(("limit", "tenths", "ended"), [(5, 10, "n2\n"), (0, 6000, "")], ids=["step", "launch"])
-def test_if_one_node_fails_by_ssh_the_others_end_a_step_but_no_launch(bash, limit, tenths, ended):
+def test_failed_ssh_node_terminates_other_nodes_only_in_launch(bash, limit, tenths, ended):
     ssh = f'[ "$1" = n1 ] || {{ for i in {{1..{tenths}}}; do sleep 0.1; done; echo "$1" >>ended; exit 0; }}; exit 255'
     code = f"touch ended; (ssh_each_node {limit} true) || echo $?; cat ended"
     assert bash(code, programs={"ssh": ssh}).out == f"255\n{ended}"
 
 
-def test_a_signal_while_ssh_starts_steps_ends_those_and_starts_no_more(bash, place):
+def test_signal_during_ssh_start_starts_no_further_nodes(bash, place):
     early = """trap '[[ $BASH_COMMAND != started+=* ]] || { sleep 0.2; kill -TERM $BASHPID; }' DEBUG"""
     ssh = {"ssh": "echo $1 >>nodes; exec sleep 600"}
     bash(f"set -o functrace; nodes=(n1 n2 n3); {early}; ssh_each_node 600 true", programs=ssh)
@@ -178,7 +178,7 @@ STEP = "--nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=8{} --export=AL
         ("srun_node_by_node true >/dev/null || echo $?", ["7"]),
     ],
 )
-def test_srun_starts_nodes_one_by_one(bash, call, lines):
+def test_srun_starts_one_step_per_node(bash, call, lines):
     srun = {"srun": 'echo "$NODE_RANK $PET_NODE_RANK $*"; [ "${!#}" != true ] || exit $((NODE_RANK * 7))'}
     assert bash(f"({call}) | sort", programs=srun).out.splitlines() == lines
 
@@ -197,5 +197,5 @@ APART = 'at() { [ "$1" != 1 ] || exit 3; sleep 1; echo "$1" >>ended; }; nodes=(a
         (f"at() {{ {SLOW.format(0)}for_each_node apart at & sleep 1; kill -TERM $!; wait $! || :", "0\n1\n2\n"),
     ],
 )
-def test_if_one_node_fails_the_others_end_only_if_they_work_together(bash, code, out):
+def test_failed_node_terminates_others_only_in_together_mode(bash, code, out):
     assert bash(f"{code}; sort ended")[:2] == (0, out)

@@ -26,11 +26,11 @@ from messages import slugs
         ("log_reason 'x y'", (0, "", "x.job: error[rank-failed]: x y\n")),
     ],
 )
-def test_messages_and_the_exit_codes_of_errors(bash, code, ended):
+def test_messages_and_exit_codes_of_errors(bash, code, ended):
     assert bash(code) == ended
 
 
-def test_the_identity_of_the_library_changes_with_its_files(bash, tmp_path):
+def test_library_identity_changes_with_files(bash, tmp_path):
     copy = tmp_path / "lib"
     shutil.copytree(LIB, copy)
     first = bash("library_identity", lib=copy)[1]
@@ -41,7 +41,7 @@ def test_the_identity_of_the_library_changes_with_its_files(bash, tmp_path):
 
 
 @pytest.mark.parametrize(("version", "code"), [("3 2", 78), ("4 3", 78), ("4 4", 0), ("5 0", 0)])
-def test_an_old_bash_is_refused_before_it_reads_what_it_cannot_parse(version, code):
+def test_old_bash_is_refused_before_sourcing_library(version, code):
     text = (LIB / "job.bash").read_text()
     check = re.search(r"(?ms)^if \(\(BASH_VERSINFO.*?^fi\n", text)[0].replace("BASH_VERSINFO", "version")
     script = f"version=({version})\n{check}"

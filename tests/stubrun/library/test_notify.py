@@ -8,7 +8,7 @@ from bash_library import assert_ended
 from messages import numbers
 
 
-def test_record_launch_start_and_record_attempt_end(bash, place):
+def test_launch_start_and_attempt_end_are_recorded_in_goodput(bash, place):
     out = bash(
         "spare_nodes=(n3); began_at=12.5; record_launch_start; record_attempt_end; echo $began_at; epoch_seconds"
     )[1].split()
@@ -17,7 +17,7 @@ def test_record_launch_start_and_record_attempt_end(bash, place):
     assert 0 <= float(out[1]) - float(out[0]) < 60
 
 
-def test_append_goodput_on_a_full_disk(bash):
+def test_failed_goodput_write_is_ignored(bash):
     assert bash("RUN_DIR=/nowhere; append_goodput '%s' 1; echo on")[1] == "on\n"
 
 
@@ -31,7 +31,7 @@ notify_of_end 3
 cat run/logs/2/notify.log"""
 
 
-def test_the_program_is_told_of_the_end(bash, place):
+def test_notify_program_receives_end_event(bash, place):
     code, out, err = bash(TELL, 'printf "%s|" "$@"')
     assert (code, err) == (0, "x.job: hello\n")
     event, run, message, end = out.split("|")
@@ -40,7 +40,7 @@ def test_the_program_is_told_of_the_end(bash, place):
 
 # regression: TMPDIR was the folder that the job removes before it reports its end
 @pytest.mark.parametrize(("folder", "found"), [("gone", "none"), ("disk", "{}/disk")])
-def test_the_program_has_a_folder_for_temporary_files(bash, place, folder, found):
+def test_notify_program_gets_existing_tmpdir(bash, place, folder, found):
     out = bash(f"export TMPDIR=$PWD/{folder}; {TELL}", 'echo "${TMPDIR-none}" && rm "$(mktemp)"').out
     assert out == found.replace("{}", str(place)) + "\n"
 
@@ -49,5 +49,5 @@ def test_the_program_has_a_folder_for_temporary_files(bash, place, folder, found
     ("code", "slug"),
     [("check_notify; notify a b; notify_of_end 3", ""), ("SLIPWAY_NOTIFY=$PWD/run; check_notify", "no-notify-program")],
 )
-def test_no_program(bash, place, code, slug):
+def test_missing_notify_program_is_refused_if_set(bash, place, code, slug):
     assert_ended(bash(code), slug, f"SLIPWAY_NOTIFY={place}/run ")

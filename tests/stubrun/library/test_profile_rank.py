@@ -52,13 +52,13 @@ def profiled(tmp_path):
 @pytest.mark.parametrize(
     ("env", "number"), [({"RANK": "3", "SLURM_PROCID": "1"}, 3), ({"OMPI_COMM_WORLD_RANK": "2"}, 2), ({}, 0)]
 )
-def test_a_rank_leaves_a_report_and_its_exit_code(profiled, env, number):
+def test_profiled_rank_writes_report_and_keeps_exit_code(profiled, env, number):
     code = "import sys; print(sys.argv[1:]); sys.exit(75)"
     reports = [f"rank{number}.attempt2.nsys-rep"]
     assert profiled("-c", code, "--lr", "a b", **env) == (75, "['--lr', 'a b']\n", reports)
 
 
-def test_a_script_that_names_its_rank_joins(profiled):
+def test_profiled_script_with_explicit_rank_joins_process_group(profiled):
     code = (
         "import torch.distributed as dist\n"
         "dist.init_process_group('gloo', rank=0, world_size=1, store=dist.HashStore())\n"

@@ -26,7 +26,7 @@ FIND = 'USE_CONTAINER=0; find_python; echo "$venv"'
         ),
     ],
 )
-def test_an_environment_that_is_missing(bash, tmp_path, code, slug, values):
+def test_missing_environment_is_refused(bash, tmp_path, code, slug, values):
     assert_dies(bash(code), slug, *[value.replace("/.conda/", f"{tmp_path}/.conda/") for value in values])
 
 
@@ -34,11 +34,11 @@ def test_an_environment_that_is_missing(bash, tmp_path, code, slug, values):
     "settings", ["site_downloads=1 SLIPWAY_VENV=local", "SLIPWAY_WHEELHOUSE=$PWD SLIPWAY_VENV=local",
                  "SLIPWAY_VENV=modules"]
 )  # fmt: skip
-def test_an_environment_that_is_no_folder_yet(bash, settings):
+def test_modules_or_local_environment_needs_no_venv_folder(bash, settings):
     assert bash(f"{settings}; {FIND}", programs={"python3": ""})[:2] == (0, "\n")
 
 
-def test_an_environment_of_conda_by_its_name(bash, place):
+def test_conda_environment_is_found_by_name(bash, place):
     make = 'mkdir -p envs/mine/bin "$HOME/.conda"; ln -s /bin/true envs/mine/bin/python; '
     make += 'printf "%s\\n" /gone/mine "$PWD/envs/mine" /else >"$HOME/.conda/environments.txt"; '
     show = f'SLIPWAY_VENV=conda:mine; {FIND}; [[ $PATH == "$venv/bin":* ]] && echo first'
@@ -54,7 +54,7 @@ def test_an_environment_of_conda_by_its_name(bash, place):
         ("USE_CONTAINER=0 SLIPWAY_VENV=modules venv=", "", "kept"),
     ],
 )
-def test_python_path_is_kept_for_packages_of_modules(bash, settings, site_packages, kept):
+def test_pythonpath_is_kept_for_module_packages(bash, settings, site_packages, kept):
     make = f"mkdir venv; echo include-system-site-packages = {site_packages} >venv/pyvenv.cfg; "
     assert bash(f"{make}{settings}; keeps_python_path && echo kept || echo not").out == f"{kept}\n"
 
@@ -62,7 +62,7 @@ def test_python_path_is_kept_for_packages_of_modules(bash, settings, site_packag
 @pytest.mark.parametrize(
     ("settings", "seen"), [("USE_CONTAINER=1", "///1"), ("USE_CONTAINER=0 SLIPWAY_VENV=modules", "x///1")]
 )
-def test_nothing_made_for_another_python_is_seen(bash, settings, seen):
+def test_isolate_python_unsets_python_variables(bash, settings, seen):
     show = 'isolate_python; echo "${PYTHONPATH-}/${PYTHONHOME-}/${PYTHONSTARTUP-}/$PYTHONNOUSERSITE"'
     env = dict.fromkeys(("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP"), "x")
     assert bash(f"{settings}; {show}", **env).out == f"{seen}\n"
@@ -72,13 +72,13 @@ def test_nothing_made_for_another_python_is_seen(bash, settings, seen):
     ("settings", "slug"),
     [("USE_CONTAINER=0", "no-environment"), ("USE_CONTAINER=1", ""), ("SLIPWAY_SCRIPT=mine.py USE_CONTAINER=0", "")],
 )
-def test_packages_that_the_trainer_lacks_are_named(bash, settings, slug):
+def test_missing_trainer_packages_are_listed(bash, settings, slug):
     python = {"python3": ANSWER + 'echo of a module; answer "$2" torch msgspec'}
     done = bash(f"{settings}; check_packages >/dev/null", programs=python)
     assert_ended(done, slug, "SLIPWAY_VENV=", "torch, msgspec", "--system-site-packages")
 
 
-class TestActivationOfConda:
+class TestCondaActivation:
     @pytest.fixture(autouse=True)
     def scripts(self, place):
         """Write a script of a package, and return its folder."""
@@ -91,12 +91,12 @@ class TestActivationOfConda:
 
     SHOW = 'activate_conda; echo "${CONDA_PREFIX-none} ${PROJ_DATA-none} ${image##*/}"; [[ $- == *e*u* ]]'
 
-    def test_it_exports_what_the_scripts_set(self, bash, place):
+    def test_variables_of_activation_scripts_are_exported(self, bash, place):
         assert bash(self.SHOW)[:2] == (0, "none none i.sif\n")  # it is not a conda prefix
         activated = f"{place}/venv {place}/venv/a b i.sif\n"
         assert bash(f"mkdir venv/conda-meta; {self.SHOW}") == (0, activated, "said\n")
 
-    def test_a_script_that_ends_its_shell(self, bash, scripts):
+    def test_activation_script_that_exits_is_refused(self, bash, scripts):
         (scripts / "zlib.sh").write_text("echo broken; exit 1\n")
         ended = bash(f"mkdir venv/conda-meta; {self.SHOW}")
         assert_dies(ended, "no-environment", "SLIPWAY_VENV", f"{scripts} ", lines=3)

@@ -18,13 +18,13 @@ COMMON = {"OMP_NUM_THREADS": "4", "DEVICES_PER_RANK": "1", "TRITON_CACHE_DIR": "
 RANK = {"DATA": "a b", "TRAINER_WORLD_SIZE": "4", "TRAINER_ATTEMPT": "2", "GPUS_PER_NODE": "2", "CPUS_PER_RANK": "4"}
 
 
-def test_export_rank_environment(bash):
+def test_export_rank_environment_sets_rank_plan_and_caches(bash):
     env = environment(bash, "scratch=/s data='a b'; export_rank_environment", PYTHONPATH="/x", PYTHONSTARTUP="/y")
     assert (COMMON | RANK | {"TORCHINDUCTOR_CACHE_DIR": "/s/inductor"}).items() <= env.items()
     assert not {"PYTHONPATH", "PYTHONSTARTUP", "TRAINER_BOUND_GPUS"} & env.keys()
 
 
-def test_export_job_environment(bash):
+def test_export_job_environment_sets_no_rank_plan(bash):
     """A shell gets no plan of ranks: a torchrun started in it would be refused because of it."""
     env = environment(bash, "scratch=/s; export_job_environment")
     assert (COMMON | {"TMPDIR": "/s"}).items() <= env.items()
@@ -33,7 +33,7 @@ def test_export_job_environment(bash):
 
 # regression: a folder of the submission, or of the first node's prolog, was exported to ranks that lack it
 @pytest.mark.parametrize("folder", ["/gone", "$PWD/disk", "/a,b:c"])
-def test_temporary_files_go_to_the_folder_that_each_node_has(bash, folder):
+def test_tmpdir_is_replaced_by_scratch_with_warning(bash, folder):
     code, out, err = bash(f"export TMPDIR={folder}; scratch=/s; export_job_environment; sh -c 'echo \"$TMPDIR\"'")
     assert (code, out, err.count("\n")) == (0, "/s\n", 1)
 
@@ -62,7 +62,7 @@ BOUND = (
         ('check_mpi echo "Open MPI 4"; echo "$TRAINER_MPI"', "Open MPI 4"),
     ],
 )
-def test_variables_of_some_ranks(bash, code, out):
+def test_variables_for_bound_gpus_adapter_and_mpi(bash, code, out):
     assert bash(code).out == f"{out}\n"
 
 
@@ -75,7 +75,7 @@ def test_variables_of_some_ranks(bash, code, out):
         ("nodes=(a1 a2 a3 a4 a5 a6 a7 a8 a9) nnodes=9", 9, "(a1, a2, a3, a4, a5, a6, a7, a8, ...)", ""),
     ],
 )
-def test_log_ranks(bash, given, count, named, address):
+def test_log_ranks_prints_counts_nodes_and_rendezvous(bash, given, count, named, address):
     meet = "MASTER_ADDR=10.0.0.1 MASTER_PORT=4444 HOROVOD_GLOO_RENDEZVOUS_PORT=5555"
     code, out, err = bash(f"{meet} {given}; log_ranks")
     before, found, after = err.partition(named)
@@ -98,7 +98,7 @@ def test_log_ranks(bash, given, count, named, address):
         ("SLIPWAY_PROFILER=nsys SLIPWAY_SCRIPT=mine.py", [], [f"{LIB}/profile_rank.py", "mine.py"], ["mine.py"]),
     ],
 )
-def test_the_program_of_a_rank(bash, place, settings, arguments, first, last):  # noqa: PLR0917 -- fixtures
+def test_choose_program_builds_rank_command(bash, place, settings, arguments, first, last):  # noqa: PLR0917 -- fixtures
     code = f'{settings}; choose_program "$@"; printf "%s\\n" "${{program[@]}}"'
     words = bash(code, *arguments).out.splitlines()
     assert words[: len(first)] == [word.replace("{}", str(place)) for word in first]
@@ -122,7 +122,7 @@ def test_the_program_of_a_rank(bash, place, settings, arguments, first, last):  
         ],
     ],
 )
-def test_ranks_are_bound_to_numa_nodes(bash, settings, options):
+def test_numa_binding_option_is_set_if_supported(bash, settings, options):
     numactl = {"numactl": '[ "$1" = --physcpubind=+0 ]' if options else "exit 1"}
     code = f'numa_binding=node\n{settings}\nchoose_numa_binding; echo "${{numa_options[@]}}"'
     code, out, err = bash(code, programs=numactl)
@@ -152,12 +152,12 @@ def test_ranks_are_bound_to_numa_nodes(bash, settings, options):
         ),
     ],
 )
-def test_programs_that_are_missing(bash, code, slug, values, lines):
+def test_missing_numactl_profiler_or_mpi_is_refused(bash, code, slug, values, lines):
     assert_dies(bash(code), slug, *values, lines=lines)
 
 
 @pytest.mark.parametrize(("settings", "said"), [("", ""), ("SLIPWAY_PROFILER=nsys; ", "Nsight 1\n")])
-def test_a_profiler_that_is_there(bash, settings, said):
+def test_check_profiler_prints_version(bash, settings, said):
     assert bash(f"{settings}check_profiler", programs={"nsys": "echo Nsight 1"})[:2] == (0, said)
 
 
@@ -178,17 +178,17 @@ class TestPreflight:
         ],
         ids=["alone", "after the nodes tried the head node"],
     )
-    def test_its_words(self, bash, code, out):
+    def test_preflight_command_line(self, bash, code, out):
         assert bash(code, programs={"python3": 'printf "%s " "$@"'}).out == out
 
     @pytest.mark.parametrize(
         ("program", "values"), [("exit 1", []), ("exec sleep 600", [" 1 ", "SLIPWAY_PREFLIGHT_SECONDS"])]
     )
-    def test_its_failure(self, bash, program, values):
+    def test_failed_or_timed_out_preflight_is_reported(self, bash, program, values):
         done = bash(f"SLIPWAY_PREFLIGHT_SECONDS=1; {self.RUN}", programs={"python3": program})
         assert_dies(done, "node-not-ready", *values)
 
-    def test_paths_of_a_script_of_the_user(self, bash):
+    def test_missing_bind_path_of_user_script_is_refused(self, bash):
         own = "SLIPWAY_SCRIPT=t.py bind_paths=(/usr /gone) program=(t.py); preflight"
         code, _, err = bash(own, programs={"python3": ""})
         assert (code, set(slugs(err)), slugs(err)[-1]) == (78, {"cannot-read", "node-not-ready"}, "node-not-ready")

@@ -32,13 +32,13 @@ cat "$HOME/asked" """
         ("restarts=1; fail_without_master why || echo on", ADDRESSES, {}, "on\n"),
     ],
 )
-def test_the_address_is_chosen_on_the_head_node_unless_it_is_set(bash, code, getent, env, out):
+def test_address_is_chosen_on_first_node_unless_set(bash, code, getent, env, out):
     done = bash(code, programs={"getent": getent, "python3": CHOSEN}, **env)
     assert re.sub("[0-9a-f]{16}", "T", done.out) == out
     assert ("no-master-address" in slugs(done.err)) == ("fail_without_master" in code)
 
 
-def test_a_restart_looks_for_the_address_again(bash):
+def test_restart_finds_master_address_again(bash):
     programs = {"getent": ADDRESSES, "python3": f'{ADDRESS_ANSWER}answer "$2" address "$7"'}
     assert bash("given_address=; find_master_address; echo $MASTER_ADDR", programs=programs).out == "10.0.0.1\n"
 
@@ -54,7 +54,7 @@ def test_a_restart_looks_for_the_address_again(bash):
         ("fail_without_master why", ADDRESSES, ["why"]),
     ],
 )
-def test_a_head_node_without_an_address(bash, code, getent, values):
+def test_first_node_without_usable_address_is_refused(bash, code, getent, values):
     assert_dies(bash(code, programs={"getent": getent, "python3": CHOSEN}), "no-master-address", *values)
 
 
@@ -69,7 +69,7 @@ def test_a_head_node_without_an_address(bash, code, getent, values):
         ("", "no-master-address", ["n1"]),
     ],
 )
-def test_an_answer_that_is_no_address(bash, said, slug, values):
+def test_invalid_address_answer_is_refused(bash, said, slug, values):
     programs = {"getent": "echo 10.0.0.1 STREAM n1", "python3": f'{ADDRESS_ANSWER}answer "$2" {said}{SERVER}'}
     done = bash("trap stop_server EXIT; choose_rendezvous >/dev/null; echo on", programs=programs)
     assert done.code == 78
@@ -77,7 +77,7 @@ def test_an_answer_that_is_no_address(bash, said, slug, values):
 
 
 @pytest.mark.parametrize("port", ["abc", "0", "22", "1023", "70000", "a[$(touch executed)]", "-1"])
-def test_a_port_of_the_users_is_checked(bash, place, port):
+def test_invalid_master_port_is_refused_and_not_executed(bash, place, port):
     assert bash("choose_rendezvous", MASTER_ADDR="mine", MASTER_PORT=port)[0] == 78
     assert not (place / "executed").exists()
 
@@ -91,19 +91,19 @@ def test_a_port_of_the_users_is_checked(bash, place, port):
         ("", "24711", 'printf "\n== CUDA ==\n\n4\n"; answer "$2" "$3"; echo 5'),
     ],
 )
-def test_choose_port(bash, given, port, answer):
+def test_choose_port_sets_given_or_free_port(bash, given, port, answer):
     code = f'{given}choose_port >/dev/null; echo "$MASTER_PORT"'
     assert bash(code, programs={"python3": ANSWER + answer}).out == f"{port}\n"
 
 
-def test_a_head_node_without_a_free_port(bash):
+def test_no_free_port_on_first_node_is_reported(bash):
     assert_dies(bash("choose_port", programs={"python3": "exit 1"}), "no-free-port", "n1", code=1)
 
 
 @pytest.mark.parametrize(
     "said", ["bye", "", "0", "65536", "123456", "nodes[$(touch executed)]", "1; touch executed", "5' '6"]
 )
-def test_choose_port_refuses_what_is_no_port(said, bash, stub, tmp_path):
+def test_choose_port_refuses_invalid_answer(said, bash, stub, tmp_path):
     stub("python3", ANSWER + f"answer \"$2\" '{said}'")
     code, out, _ = bash('choose_port || exit; echo "$((MASTER_PORT + 1))"')
     assert (code, out) == (1, "")
@@ -129,7 +129,7 @@ class TestHorovodServer:
             (f"{START}echo {PORT}", PRINTS + ANSWERS, "5555\n"),  # as an image's entry point does
         ],
     )
-    def test_it_serves_until_it_is_ended(self, bash, code, python, out):
+    def test_server_runs_until_stopped_and_exports_port(self, bash, code, python, out):
         assert bash(code, programs={"python3": python})[:2] == (0, out)
 
     @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ class TestHorovodServer:
             ("seconds=0; read() { ((++seconds < 200)) && return 142; }; ", "exec sleep 600 >/dev/null 2>&1"),
         ],
     )
-    def test_one_that_does_not_start(self, bash, before, python):
+    def test_server_that_does_not_start_is_reported(self, bash, before, python):
         start = "trap stop_server EXIT; MASTER_ADDR=x; start_horovod_server >/dev/null; echo it waits for ever"
         ended = bash(before + start, programs={"python3": python})
         assert_dies(ended, "no-rendezvous", code=1)

@@ -20,13 +20,13 @@ AGAIN = 'resubmit() { next_job=4712; }; continue_run chain 9; echo "still here"'
     ],
     ids=["the next job is counted", "as often as allowed", "refused", "full disk", "cancelled"],
 )  # fmt: skip
-def test_continue_run(bash, place, code, ended, requeues, said):  # noqa: PLR0917 -- fixtures
+def test_continue_run_counts_requeues_up_to_limit(bash, place, code, ended, requeues, said):  # noqa: PLR0917 -- fixtures
     done = bash(code)
     assert (done[:2], slugs(done.err)) == (ended, said)
     assert requeues is None or (place / "run" / "requeues").read_text() == requeues
 
 
-def test_the_requeues_of_a_job_are_the_last_number_of_its_own(bash):
+def test_requeue_count_is_last_number_of_own_job(bash):
     assert bash("printf '%s\n' '2 9' '08 4711' '3 4711' '9 x' >run/requeues; count_requeues").out == "3\n"
 
 
@@ -40,11 +40,11 @@ def test_the_requeues_of_a_job_are_the_last_number_of_its_own(bash):
         ("sigterm_at=''; catch_early_sigterm; kill -TERM $$", 75),
     ],
 )
-def test_sigterm_before_the_library_was_read(bash, code, ended):
+def test_sigterm_before_library_was_sourced_ends_job(bash, code, ended):
     assert bash(code).code == ended
 
 
-def test_set_taken_names(bash):
+def test_set_taken_names_lists_conflicting_user_variables(bash):
     show = 'declare -F set_taken_names >/dev/null; echo "${scratch-none} $theirs ${taken_names[*]}"'
     code = f'scratch=/x theirs=1 bash -c \'script_name=x lib=$1; . "$lib/job.bash"; {show}\' - "$lib"'
     assert bash(code)[1] == "none 1 scratch\n"
@@ -63,7 +63,7 @@ def test_set_taken_names(bash):
         ("restarted=1 sigterm_at=59", {"scheduler": "pbs"}, False),
     ],
 )
-def test_a_stray_signal_is_known_by_its_moment(bash, code, env, stray):
+def test_stray_sigterm_is_recognized_by_time_and_job_state(bash, code, env, stray):
     """Slurm's SIGTERM for the job that lost a node may reach the requeued one."""
     scontrol = {"scontrol": 'echo "JobId=1 JobState=${STATE:-RUNNING} PreemptTime=${PREEMPTED:-None} R=x"'}
     assert bash(f"{code}; signal_is_stray", programs=scontrol, **env).code == (0 if stray else 1)
@@ -82,7 +82,7 @@ def test_a_stray_signal_is_known_by_its_moment(bash, code, env, stray):
         ("signal_is_stray() { return 1; }; handle_stop_before_launch", (75, "")),
     ],
 )
-def test_a_job_that_a_stray_signal_reached_is_requeued(bash, code, ended):
+def test_job_is_requeued_after_stray_sigterm(bash, code, ended):
     assert bash(code)[:2] == ended
 
 
@@ -93,7 +93,7 @@ SAVED = "mkdir run/checkpoints; ln --symbolic step_00000009 run/checkpoints/late
     ("code", "nothing"),
     [("first_step=9", "yes"), ("first_step=8", "no"), ("first_step=9 SLIPWAY_SCRIPT=x", "no")],
 )
-def test_attempt_saved_nothing(bash, code, nothing):
+def test_attempt_saved_nothing_compares_latest_checkpoint(bash, code, nothing):
     assert bash(f"{SAVED}{code}; attempt_saved_nothing && echo yes || echo no").out == f"{nothing}\n"
 
 
@@ -110,7 +110,7 @@ def test_attempt_saved_nothing(bash, code, nothing):
         ("SLIPWAY_SCRIPT=x; first_step=8; step=0; touch run/status.json", True),
     ],
 )
-def test_only_an_attempt_that_gained_a_step_is_continued(bash, given, gained):
+def test_only_attempt_with_progress_is_continued(bash, given, gained):
     calls = f"{SAVED}{given}; continue_run() {{ echo $1; }}; continue_after_progress chain; "
     calls += "attempt_made_progress && echo yes || :"
     done = bash(calls)
@@ -137,7 +137,7 @@ REQUEUE = {
         ("next_job=$(job_field JobState)", {}, "RUNNING\n", ""),
     ],
 )
-def test_slurm_requeues_a_job_that_runs(bash, code, env, out, asked):
+def test_slurm_requeues_only_running_job(bash, code, env, out, asked):
     code = f'touch asked; {code} && echo "$next_job" || echo no; cat asked'
     assert bash(code, programs=REQUEUE, **env).out == out + asked
 
@@ -150,20 +150,20 @@ def test_slurm_requeues_a_job_that_runs(bash, code, env, out, asked):
         ("local", "resubmit none || echo no; continue_command", "no\nbash "),
     ],
 )
-def test_the_command_that_continues_the_run(bash, place, scheduler, code, begins):
+def test_continue_command_of_each_scheduler(bash, place, scheduler, code, begins):
     out = bash(code, scheduler=scheduler).out
     assert out.startswith(begins)
     assert scheduler != "slurm" or out == f"{place}/run/job.sh\n"
 
 
-def test_export_pair(bash, place):
+def test_export_pair_exports_value_without_evaluation(bash, place):
     pairs = """export_pair 'A=b=$(touch executed)'; export_pair 'f%%=() { :; }'; export_pair 'UID=1'; """
     code, out, _ = bash(f"{pairs} env | grep -E '^(A|f%|UID)'")
     assert (code, out) == (0, "A=b=$(touch executed)\n")
     assert not (place / "executed").exists()
 
 
-def test_restore_environment(bash):
+def test_restore_environment_resets_changed_variables(bash):
     change = "NEW=1; export NEW; OLD=changed; unset HOME; export OMP_NUM_THREADS=7; "
     show = "(restore_environment; env | sort | grep -E '^(NEW|OLD|HOME|OMP_NUM_THREADS|STRANGE)=')"
     code, out, err = bash(change + show, OLD="a 'b'\tc", STRANGE="$(id)", SHELLOPTS="braceexpand", **{"a b": "x"})
@@ -172,7 +172,7 @@ def test_restore_environment(bash):
     assert "OLD=a 'b'\tc" in out
 
 
-def test_pbs_chains_a_job_in_the_environment_of_the_first_one(bash, place):
+def test_pbs_chains_job_with_environment_of_first_job(bash, place):
     programs = {
         "qstat": "echo '    queue = gpu'",
         "qsub": 'printf "%s\\n" "$@" >asked; env >env; echo 4712.head.x',
@@ -186,7 +186,7 @@ def test_pbs_chains_a_job_in_the_environment_of_the_first_one(bash, place):
     ("method", "program", "out"),
     [("chain", "exit 1", "no\n"), ("requeue", "exit 1", "no\n"), ("requeue", 'echo "$*"', "1.h\n")],
 )
-def test_pbs_may_refuse_another_job(bash, method, program, out):
+def test_resubmit_fails_if_qsub_or_qrerun_fails(bash, method, program, out):
     programs = {"qstat": "echo '    queue = gpu'", "qsub": program, "qrerun": program}
     assert bash(f"resubmit {method} || echo no", scheduler="pbs", PBS_JOBID="1.h", programs=programs).out == out
 
@@ -215,7 +215,7 @@ ASKED = "set +e; queue_of_submission; for name in mem me walltime nodect; do is_
         (ASKED, "", "batch\n0\n1\n0\n1\n"),
     ],
 )
-def test_what_a_job_of_torque_was_submitted_with(bash, code, more, out):
+def test_submission_options_are_read_from_torque_record(bash, code, more, out):
     record = TORQUE.removeprefix("\n") + more
     assert bash(f"job_record=$1 PBS_JOBID=12.head; {code}", record, scheduler="pbs").out == out
 
@@ -232,5 +232,5 @@ def test_what_a_job_of_torque_was_submitted_with(bash, code, more, out):
         ("", "h:/d/"),
     ],
 )
-def test_log_path_of_a_job_of_pbs(bash, name, path):
+def test_log_path_of_pbs_job_omits_default_file_name(bash, name, path):
     assert bash('log_path "$1"', f"h:/d/{name}", scheduler="pbs", PBS_JOBID="12[3].h").out == f"{path}\n"

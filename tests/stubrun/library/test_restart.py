@@ -24,7 +24,7 @@ def test_spare_nodes_are_reserved_and_used(bash, scheduler, code, nodes):
     assert bash(f"{code}\n{show}", scheduler=scheduler, SLURMD_NODENAME="a").out == f"{nodes}\n"
 
 
-def test_too_many_spare_nodes(bash):
+def test_too_many_spare_nodes_are_refused(bash):
     refused = bash("nodes=(a); SLIPWAY_SPARES=1; reserve_spares")
     assert_dies(refused, "too-few-nodes", "SLIPWAY_SPARES=1")
     assert numbers(refused.err) == [1, 1]
@@ -46,7 +46,7 @@ SLURM_SAID = (
         (SLURM_SAID.format("Terminated"), "n4"),
     ],
 )
-def test_the_failed_node_is_that_of_the_first_signal(bash, said, node):
+def test_failed_node_is_node_of_first_signal(bash, said, node):
     assert bash('find_failed_node <<<"$1" || echo none', said).out == f"{node}\n"
 
 
@@ -82,7 +82,7 @@ VERDICT = 'read_verdict; echo "<$state> ${step-} ${reason-}"'
         *("last words", "no last words"),
     ],
 )
-def test_parts_of_a_restart(bash, code, out):
+def test_restart_helper_functions(bash, code, out):
     assert bash(code)[:2] == (0, out)
 
 
@@ -101,7 +101,7 @@ def test_parts_of_a_restart(bash, code, out):
         ("failed 7 NaN", "code=1", False),
     ],
 )
-def test_attempt_has_died(bash, verdict, code, died):
+def test_attempt_has_died_by_verdict_and_exit_code(bash, verdict, code, died):
     write = f"echo {verdict} >run/verdict.2; " if verdict else ""
     assert bash(f"{write}{code}; attempt_has_died && echo yes || echo no").out == ("yes\n" if died else "no\n")
 
@@ -123,7 +123,7 @@ SILENT = {"squeue": "exit 1"}
         (f"{FEW}failures[n1]=1 planned_nodes=1; choose_nodes", "n3 / n1 / 2"),
     ],
 )
-def test_nodes_of_the_next_attempt(bash, code, chosen):
+def test_choose_nodes_of_next_attempt(bash, code, chosen):
     show = 'activate_chosen_nodes; echo "${nodes[*]} / ${spare_nodes[*]} / $world_size"'
     assert bash(f"{code}; {show}", programs=SILENT).out == f"{chosen}\n"
 
@@ -137,14 +137,14 @@ def test_the_program_is_told_of_a_node_that_failed_twice(bash):
     assert_names(told, "node-suspect", "n2")
 
 
-def test_too_few_nodes_for_another_attempt(bash):
+def test_too_few_nodes_for_restart_give_warning(bash):
     code, out, err = bash(f"{FEW}planned_nodes=3; choose_nodes || echo no $requeue_reason", programs=SILENT)
     assert (code, out.split()[0], numbers(out)) == (0, "no", [2, 3])
     assert_warning(err, "no-restart", "SLIPWAY_SPARES", "SLIPWAY_SHRINK=1")
     assert numbers(err)[:2] == [2, 3]
 
 
-def test_the_next_attempt_has_another_number_and_port(bash):
+def test_next_attempt_has_new_number_and_port(bash):
     code = "chosen_nodes=(n1 n2); rendezvous=1 given_address=10.0.0.9 MASTER_PORT=24711; start_next_attempt; "
     code += 'port_is_given=1; open_rendezvous; echo "$attempt $restarts $first_port $TRAINER_ATTEMPT $MASTER_ADDR"'
     _, out, err = bash(code)
@@ -165,7 +165,7 @@ def test_the_next_attempt_has_another_number_and_port(bash):
         ("echo 'trainer: x' >run/logs/2/stderr.log; warn_of_death 0", "rank-failed", ["7", "trainer: x"]),
     ],
 )
-def test_warn_of_death(bash, given, slug, values):
+def test_warn_of_death_selects_slug_by_cause(bash, given, slug, values):
     code, out, err = bash(f"attempt=7; {given}")
     assert (code, out, slugs(err)) == (0, "", [slug])
     assert_warning(err, slug, *values)
@@ -183,7 +183,7 @@ def test_warn_of_death(bash, given, slug, values):
         *[(text, "none") for text in ("78 \x1b[2J\n", "\n78 x\n", "x" * 9999)],
     ],
 )
-def test_attempt_has_cause(bash, text, found):
+def test_attempt_has_cause_parses_cause_file(bash, text, found):
     write = "" if text is None else 'printf %s "$1" >run/logs/2/cause; '
     ask = 'attempt_has_cause && echo "<$cause_code> <$cause>" || echo none'
     assert bash(write + ask, text or "").out == f"{found}\n"
@@ -196,5 +196,5 @@ def test_attempt_has_cause(bash, text, found):
         ("guard.sh on n2: silent\nmore\n", [("warning", "node-lost", "guard.sh on n2: silent")]),
     ],
 )
-def test_what_the_guard_of_the_attempt_before_has_said(bash, text, said):
+def test_guard_log_of_previous_attempt_is_reported(bash, text, said):
     assert messages(bash('mkdir run/logs/1; printf %s "$1" >run/logs/1/guard.log; log_guard_kill 1', text).err) == said

@@ -23,7 +23,7 @@ from stubs import ROOT
         ([], ["verdict.3", "verdict.x", ".verdict.9.7", "verdict.08"], 3),
     ],
 )
-def test_last_attempt(bash, folders, files, last):
+def test_last_attempt_from_log_folders_and_verdicts(bash, folders, files, last):
     make = 'rmdir run/logs/2; for name; do case $name in */) mkdir "run/logs/$name" ;; *) touch "run/$name"; esac; done'
     assert bash(f"{make}; last_attempt", *[f"{name}/" for name in folders], *files).out == f"{last}\n"
 
@@ -31,17 +31,17 @@ def test_last_attempt(bash, folders, files, last):
 @pytest.mark.parametrize(
     ("given", "scheduler", "ends"), [("", "slurm", "yes"), ("interactive=1", "slurm", "no"), ("", "local", "no")]
 )
-def test_whether_the_scheduler_ends_what_a_job_leaves(bash, given, scheduler, ends):
+def test_scheduler_ends_job_only_for_slurm_batch_job(bash, given, scheduler, ends):
     code = f"{given}\nscheduler_ends_job && echo yes || echo no"
     assert bash(code, scheduler=scheduler).out == f"{ends}\n"
 
 
-def test_one_process_on_two_nodes_makes_no_run_folder(bash, place):
+def test_single_backend_on_two_nodes_creates_no_run_folder(bash, place):
     assert_dies(bash("BACKEND=single run_dir=new/r; open_run_folder"), "too-many-nodes", 2)
     assert not (place / "new").exists()
 
 
-def test_open_run_folder(bash, place):
+def test_open_run_folder_creates_attempt_and_copies_library(bash, place):
     code, out, err = bash('run_dir=new/r; open_run_folder; printf "%s\\n" "$RUN_DIR" "$attempt" "$log_dir" "$lib"')
     folder = place / "new" / "r"
     assert (code, out.splitlines()) == (0, [str(folder), "1", f"{folder}/logs/1", f"{folder}/lib"])
@@ -51,7 +51,7 @@ def test_open_run_folder(bash, place):
     assert str(folder) in err
 
 
-def test_a_number_that_another_job_takes_at_the_same_moment_is_left_to_it(bash):
+def test_attempt_number_taken_concurrently_is_skipped(bash):
     taken = "mkdir --parents new/logs/1; last_attempt() { echo 0; }; run_dir=new; open_run_folder"
     assert bash(f'{taken}; echo "$attempt"')[:2] == (0, "2\n")
 
@@ -60,7 +60,7 @@ def test_a_number_that_another_job_takes_at_the_same_moment_is_left_to_it(bash):
     ("run_dir", "named", "lines"), [("new", ["/new/logs"], 1), ("file/r", ["/file/r", "SLIPWAY_"], 2),
                                     ("file", ["/file", "SLIPWAY_"], 2)]
 )  # fmt: skip
-def test_a_run_folder_that_cannot_be_made_is_named(bash, run_dir, named, lines):
+def test_run_folder_that_cannot_be_created_is_refused(bash, run_dir, named, lines):
     full = {"mkdir": 'case "$*" in */logs/.new.*) exit 1 ;; esac; exec /bin/mkdir "$@"'}
     refused = bash(f"touch file; run_dir={run_dir}; open_run_folder", programs=full)
     assert_dies(refused, "cannot-write", *named, lines=lines)
@@ -68,13 +68,13 @@ def test_a_run_folder_that_cannot_be_made_is_named(bash, run_dir, named, lines):
 
 # regression: with group_readable the folder above it was made under its umask
 @pytest.mark.parametrize(("call", "mode"), [("open_run_folder", "700"), ("open_run_folder 750", "750")])
-def test_only_the_run_folder_itself_is_private(bash, call, mode):
+def test_only_run_folder_is_private_not_its_parent(bash, call, mode):
     code = f"umask 022; run_dir=new/a; {call}; stat --format=%a new new/a"
     assert bash(code)[:2] == (0, f"755\n{mode}\n")
 
 
 @pytest.mark.parametrize(("umask", "above"), [("002", 0o755), ("077", 0o750), ("027", 0o750)])
-def test_with_750_the_group_can_read_all_and_write_nothing(bash, place, umask, above):
+def test_mode_750_lets_group_read_but_not_write(bash, place, umask, above):
     shutil.copytree(LIB, place / "lib", ignore=shutil.ignore_patterns("__pycache__"))
     (place / "me").write_text("#!/bin/bash\njob_id=1\nreadonly job_id\n")
     open_it = f"umask {umask}; lib=$PWD/lib run_dir=new/a; open_run_folder 750; script_file=$PWD/me; save_job_script"
@@ -88,7 +88,7 @@ def test_with_750_the_group_can_read_all_and_write_nothing(bash, place, umask, a
     assert {*modes.values()} == {0o040750, 0o100640}
 
 
-def test_the_library_is_kept_once(bash, place):
+def test_library_is_copied_to_run_folder_once(bash, place):
     kept = place / "run" / "lib"
     assert bash('save_library; echo "$lib"').out == f"{kept}\n"
     copied = {path.name for path in kept.iterdir() if path.is_file()}
@@ -96,13 +96,13 @@ def test_the_library_is_kept_once(bash, place):
     assert bash("touch run/job.sh run/lib/mark; save_library; ls run/lib/mark")[:2] == (0, "run/lib/mark\n")
 
 
-def test_another_job_that_begins_in_the_folder_has_the_same_library(bash, place):
+def test_second_save_library_keeps_existing_copy(bash, place):
     assert bash("save_library")[:2] == bash("save_library")[:2] == (0, "")
     assert list((place / "run").glob(".lib.*")) == []
     assert_dies(bash("copy_library() { return 1; }; save_library"), "cannot-write", f"{place}/run/lib")
 
 
-def test_the_script_is_kept_with_its_settings_and_arguments(bash, place):
+def test_job_script_is_saved_with_settings_and_arguments(bash, place):
     (place / "c.toml").write_text("a = 1\n")
     (place / "me").write_text("#!/bin/bash\njob_id=1\nreadonly job_id\necho rest\n")
     keep = 'script_file=$PWD/me; save_job_script "$@"; cat run/job.sh; [ -x run/job.sh ]'
@@ -128,17 +128,17 @@ CACHE = 'cp -r "$lib" original; lib=$PWD/original; mkdir -p "$lib/__pycache__"; 
     ],
     ids=["settings", "no cache of Python", "library of a shell", "library that cannot be placed", "output"],
 )
-def test_copies_of_the_library_and_the_folder_of_a_shell(bash, code, ended):
+def test_copy_library_and_open_output_folder(bash, code, ended):
     assert bash(code).code == ended
 
 
-def test_an_output_folder_that_cannot_be_made(bash, place):
+def test_output_folder_that_cannot_be_created_is_refused(bash, place):
     refused = bash("SLIPWAY_OUTPUT=$PWD/disk/x/runs; touch disk/x; open_output_folder")
     assert_dies(refused, "cannot-write", f"{place}/disk/x/runs", "SLIPWAY_OUTPUT", lines=2)
 
 
 # regression: SLIPWAY_RUN_DIR=$HOME removed ~/lib and overwrote ~/input.toml
-def test_a_folder_of_other_files_is_refused(bash, place):
+def test_run_folder_with_foreign_files_is_refused(bash, place):
     assert bash("refuse_foreign_folder") == (0, "", "")
     refused = bash("mkdir run/mine; refuse_foreign_folder")
     assert_dies(refused, "folder-holds-other-files", f"{place}/run ", "mine", "SLIPWAY_RUN_DIR")
@@ -153,7 +153,7 @@ def test_a_folder_of_other_files_is_refused(bash, place):
         ("logs/3/job", "slurm 1_2\n"),
     ],
 )
-def test_a_folder_with_the_mark_of_a_run_may_hold_other_files(bash, mark, text):
+def test_folder_marked_as_run_may_hold_other_files(bash, mark, text):
     write = f'mkdir --parents run/mine run/logs/3; printf %s "$1" >run/{mark}; refuse_foreign_folder'
     assert bash(write, text).code == 0
     assert bash(write, "mine").code == (78 if text else 0)
@@ -174,7 +174,7 @@ def test_a_folder_with_the_mark_of_a_run_may_hold_other_files(bash, mark, text):
         "echo a >run/input.toml; echo 2 >c.toml; SLIPWAY_SCRIPT=x; ! is_foreign_file run/input.toml",  # it writes none
     ],
 )  # fmt: skip
-def test_whose_file_it_is(bash, code):
+def test_run_files_are_distinguished_from_foreign_files(bash, code):
     assert bash(f"mkdir --parents run/lib; set +e; {code.replace('; ', ' && ')}").code == 0
 
 
@@ -190,11 +190,11 @@ STATUS = """status() { echo '{"attempt": 2, "state": "'"$1"'"}' >run/status.json
         ("status done; attempt_has_session && ! attempt_has_open_session && echo done", "done\n"),
     ],
 )
-def test_whether_a_session_has_begun(bash, code, out):
+def test_session_state_is_read_from_status_json(bash, code, out):
     assert bash(STATUS + code).out == out
 
 
-def test_folders_of_sessions_and_the_newest_status(bash, place):
+def test_session_folders_and_newest_status_are_found(bash, place):
     show = 'find_session_folders; echo "${folders[*]}"; find_newest_status; echo "$newest"'
     run = place / "run"
     assert bash(show).out == f"{run}\n\n"
@@ -214,7 +214,7 @@ def test_folders_of_sessions_and_the_newest_status(bash, place):
         (["failed", "done"], ""),  # the script has caught the error
     ],
 )
-def test_of_several_sessions_the_last_one_counts(bash, place, states, said):
+def test_last_of_several_sessions_decides_state(bash, place, states, said):
     for number, state in enumerate(states):
         path = place / "run" / f"fold{number}" / "status.json"
         path.parent.mkdir(parents=True)
@@ -243,5 +243,5 @@ printf '%s\\n' 'fold 0' a/fold1 "$PWD/out" gone >run/sessions"""
         (SESSIONS, 4329),
     ],
 )
-def test_resumable_step_is_the_sum_of_all_sessions(bash, saved, step):
+def test_resumable_step_is_sum_of_all_sessions(bash, saved, step):
     assert bash(f"{SAVE}{saved}\nresumable_step").out == f"{step}\n"

@@ -9,13 +9,13 @@ from bash_library import SRUN, assert_dies, assert_ended
 from messages import assert_warning, messages, slugs
 
 
-def test_random_name(bash):
+def test_random_name_is_unique_hex(bash):
     first, second = bash("random_name; random_name").out.split()
     assert re.fullmatch("[0-9a-f]{16}", first)
     assert first != second
 
 
-def test_the_folder_is_private_and_goes_at_the_end(bash, place):
+def test_scratch_folder_is_private_and_removed_at_end(bash, place):
     show = 'stat --format=%a "$scratch"; cat run/logs/2/scratch; ls disk; remove_scratch'
     code, out, err = bash(f"scratch_id=4711; make_scratch; {show}")
     mode, kept, name = out.splitlines()
@@ -23,14 +23,14 @@ def test_the_folder_is_private_and_goes_at_the_end(bash, place):
     assert list((place / "disk").iterdir()) == []
 
 
-def test_that_of_an_earlier_attempt_goes_as_soon_as_the_new_one_is_recorded(bash):
+def test_old_scratch_is_removed_once_new_is_recorded(bash):
     code = f'old=$PWD/disk/slipway-1.{"a" * 16}; mkdir run/logs/1 "$old"; echo slurm 4711 >run/logs/1/job; '
     code += 'echo "$old" >run/logs/1/scratch; scratch=/new; record_scratch; cat run/logs/2/scratch; ls disk'
     assert bash(code) == (0, "/new\n", "")
 
 
 @pytest.mark.parametrize("hangs", ["exec sleep 600", f"({SRUN}); exec sleep 600"])  # before its work, and after
-def test_a_launcher_that_hangs_is_started_again(bash, place, hangs):
+def test_hung_folder_creation_is_retried_with_warning(bash, place, hangs):
     srun = f"if mkdir {place.parent}/tried 2>/dev/null; then {hangs}; fi; {SRUN}"
     call = 'SLIPWAY_PREFLIGHT_SECONDS=1; make_folder_on_each_node "$PWD/disk/x" && stat --format=%a disk/x'
     code, out, err = bash(call, programs={"srun": srun})
@@ -39,7 +39,7 @@ def test_a_launcher_that_hangs_is_started_again(bash, place, hangs):
 
 
 @pytest.mark.parametrize("there", ["ln --symbolic $PWD disk/x", "touch disk/x"])
-def test_make_folder_on_each_node_takes_no_folder_of_others(bash, there):
+def test_make_folder_on_each_node_refuses_existing_path(bash, there):
     done = bash(f'{there}; make_folder_on_each_node "$PWD/disk/x"')
     assert (done.code != 0, messages(done.err)) == (True, [])
 
@@ -54,7 +54,7 @@ def test_make_folder_on_each_node_takes_no_folder_of_others(bash, there):
         ("777", "SLIPWAY_TRUSTED_FOLDER=$disk; ", True),
     ],
 )
-def test_it_is_made_only_if_others_cannot_exchange_it(bash, open_folder, mode, trust, made):
+def test_scratch_in_world_writable_folder_is_refused(bash, open_folder, mode, trust, made):
     disk = (
         f"disk={open_folder}/disk; mkdir --mode={mode} $disk $disk/deeper; chmod {mode} $disk; chmod 755 $disk/deeper; "
     )
@@ -63,7 +63,7 @@ def test_it_is_made_only_if_others_cannot_exchange_it(bash, open_folder, mode, t
     assert slugs(done.err) == ([] if made else ["writable-by-others", "cannot-write"])
 
 
-def test_folders_that_cannot_be_written_are_removed(bash):
+def test_read_only_folders_are_removed(bash):
     # root may remove anything unless it drops that capability
     mortal = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.getuid() == 0 else []
     code = "mkdir -p disk/x/a/b disk/y; touch disk/x/a/b/c; chmod 0 disk/x/a/b; chmod 500 disk/x/a disk/x; "
@@ -82,14 +82,14 @@ def test_folders_that_cannot_be_written_are_removed(bash):
         ("launcher=mpirun; remove_on_each_node 9 /x", "pbs", ""),
     ],
 )
-def test_helpers_take_no_gpu(bash, code, scheduler, out):
+def test_helper_steps_request_no_gpu(bash, code, scheduler, out):
     programs = {"srun": 'echo "$*"', "mpirun": "echo $SLURM_GPUS_PER_NODE"}
     said = bash(f"gpus_per_node=2 gpu_options=(--gres=gpu:2); {code}", scheduler=scheduler, programs=programs).out
     assert re.fullmatch(f"{out}\n", said)
 
 
 @pytest.mark.parametrize("broken", ["exit 1", "exec sleep 600"])
-def test_a_folder_that_cannot_be_removed_everywhere_changes_nothing_else(bash, place, broken):
+def test_failed_scratch_removal_gives_only_warning(bash, place, broken):
     remove = "cleanup_seconds=1; scratch=$PWD/disk/x; mkdir disk/x; remove_scratch; echo on"
     code, _, err = bash(remove, programs={"srun": broken})
     assert code == 0
@@ -97,7 +97,7 @@ def test_a_folder_that_cannot_be_removed_everywhere_changes_nothing_else(bash, p
     assert list((place / "disk").iterdir()) == []
 
 
-def test_without_a_folder_nothing_is_removed(bash):
+def test_remove_scratch_without_scratch_does_nothing(bash):
     assert bash("scratch=; remove_scratch; unset scratch; remove_scratch") == (0, "", "")
 
 
@@ -120,7 +120,7 @@ LEFT = """left() {
         *[(f"left 5 1 {path}", ":", [1], 0) for path in ("$PWD/c.toml", "/", "''")],  # damaged
     ],
 )
-def test_folders_of_earlier_attempts_go_unless_their_job_may_run(bash, place, left, said, stays, asked):  # noqa: PLR0917 -- fixtures
+def test_old_scratch_is_removed_unless_job_may_run(bash, place, left, said, stays, asked):  # noqa: PLR0917 -- fixtures
     scontrol = f'echo >>"$HOME/asked"; {said}'
     done = bash(f'touch c.toml "$HOME/asked"; {LEFT}{left}; remove_old_scratch', programs={"scontrol": scontrol})
     assert done == (0, "", "")
@@ -141,11 +141,11 @@ STAGE = "SLIPWAY_STAGE=1 scratch=$PWD/disk; mkdir i; echo image >i.sif; echo dat
         ("0", f'{STAGE}stage_to_local_disk; echo "${{image#"$PWD"}}"', "/i.sif\n"),
     ],
 )
-def test_stage_to_local_disk(bash, container, code, out):
+def test_stage_to_local_disk_copies_image_and_data(bash, container, code, out):
     assert bash(code, USE_CONTAINER=container)[:2] == (0, out)
 
 
-def test_staging_that_fails(bash):
+def test_failed_staging_ends_job(bash):
     assert_dies(bash(f"{STAGE}stage_to_local_disk", programs={"srun": "exit 1"}), "staging-failed", lines=2)
 
 
@@ -155,7 +155,7 @@ class TestLocalEnvironment:
     LOCAL = "USE_CONTAINER=0 SLIPWAY_VENV=local scratch=$PWD/disk/s; "
     SETUP = "mkdir build; printf '#!/bin/bash\\n%s\\n' '{}' >build/setup; chmod {} build/setup; "
 
-    def test_it_is_first_on_path(self, bash, place):
+    def test_local_venv_is_built_and_first_in_path(self, bash, place):
         setup = self.SETUP.format('echo "$VENV $VARIANT $1"', 755)
         show = 'echo "$venv"; [[ $PATH == "$venv/bin":* ]]'
         done = bash(f"{setup}{self.LOCAL}build_local_venv; {show}")
@@ -172,5 +172,5 @@ class TestLocalEnvironment:
             (f"{SETUP.format('exit 1', 777)}{LOCAL}build_local_venv", "writable-by-others", ["build/setup"]),
         ],
     )
-    def test_what_cannot_be_built(self, bash, code, slug, values):
+    def test_local_venv_that_cannot_be_built_is_refused(self, bash, code, slug, values):
         assert_ended(bash(code), slug, *values, out="here\n")

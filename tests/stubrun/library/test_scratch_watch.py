@@ -8,7 +8,7 @@ from bash_library import LIB
 from messages import slugs
 
 
-def test_a_step_watches_the_folder_on_the_other_nodes(bash):
+def test_watch_step_runs_on_other_nodes(bash):
     code = (
         "unset_inherited_slurm_variables; scratch_record=$PWD/record scratch=$PWD/s; start_scratch_watch; sleep 0.3; "
     )
@@ -25,7 +25,7 @@ def test_a_step_watches_the_folder_on_the_other_nodes(bash):
     ("given", "scheduler"),
     [("", "slurm"), ("scratch_record=x healthy_nodes=(n1); ", "slurm"), ("scratch_record=x; ", "pbs")],
 )
-def test_nothing_is_watched_without_a_record_or_another_node(bash, given, scheduler):
+def test_no_watch_without_record_or_other_node(bash, given, scheduler):
     code = f"{given}start_scratch_watch; scratch_watch_runs || echo none; stop_scratch_watch; ls steps"
     srun = {"srun": "touch steps; exec sleep 54"}
     assert bash(code, scheduler=scheduler, SLURMD_NODENAME="n1", programs=srun).out == "none\n"
@@ -33,7 +33,7 @@ def test_nothing_is_watched_without_a_record_or_another_node(bash, given, schedu
 
 # regression: inside salloc the step outlived the script
 @pytest.mark.parametrize("interactive", ["1", ""])
-def test_inside_salloc_nothing_watches_the_folder_of_a_script_that_has_ended(bash, interactive):
+def test_scratch_watch_in_salloc_ends_with_script(bash, interactive):
     srun = {"srun": '[[ "$*" == *watch_scratch.sh* ]] || exit 1; exec sleep 53'}
     code = f"interactive={interactive} scratch_record=$PWD/record scratch=$PWD/disk/x; mkdir disk/x; "
     code += "start_scratch_watch; watch=$scratch_watch; remove_scratch; "
@@ -43,7 +43,7 @@ def test_inside_salloc_nothing_watches_the_folder_of_a_script_that_has_ended(bas
     assert slugs(err) == (["scratch-left"] if interactive else [])
 
 
-def test_the_folder_is_removed_after_the_end_of_job_and_ranks(bash):
+def test_folder_is_removed_after_job_and_ranks_end(bash):
     """It removes the folder after SIGTERM, once the script reports the end of the job and no rank lives."""
     code = """
     mkdir -p x/a; echo x >record
@@ -61,7 +61,7 @@ def test_the_folder_is_removed_after_the_end_of_job_and_ranks(bash):
 
 # regression: the folder was kept because of a job that one of its ranks had submitted
 @pytest.mark.parametrize("variable", ["SLURM_JOB_ID", "PBS_JOBID"])
-def test_a_job_that_a_rank_submitted_is_none_of_its_ranks(bash, place, variable):
+def test_job_submitted_by_rank_does_not_count_as_rank(bash, place, variable):
     (place / "x").mkdir()
     (place / "record").write_text("x\nover\n")
     code = f"""
@@ -77,13 +77,13 @@ def test_a_job_that_a_rank_submitted_is_none_of_its_ranks(bash, place, variable)
     assert bash(code, SLURM_JOB_ID="", PBS_JOBID="")[:2] == (0, "")
 
 
-def test_a_folder_that_others_remove_is_left_alone(bash):
+def test_folder_without_record_is_left_unchanged(bash):
     code = """sh "$lib/watch_scratch.sh" none 4711 x & mkdir x; sleep 0.3; kill $!; wait $!; ls -d x"""
     assert bash(code, limit=10)[:2] == (0, "x\n")
 
 
 # regression: inside salloc the folder stayed if the script was ended before it knew of it
-def test_it_ends_once_its_record_is_gone(bash, place):
+def test_watch_ends_after_record_is_removed(bash, place):
     text = (LIB / "watch_scratch.sh").read_text()
     assert ("sleep 2 &" in text, "naps % 30" in text) == (True, True)
     (place / "watch.sh").write_text(text.replace("sleep 2 &", "sleep 0.05 &").replace("naps % 30", "naps % 4"))

@@ -42,11 +42,11 @@ MODULE = 'module() { echo "$*"; : "$UNSET"; [ "$2" != broken ]; }; '
         ("load_modules 1 a", "no-modules", ["`module`"]),
     ],
 )
-def test_valid_and_invalid_settings(bash, code, slug, values):
+def test_invalid_settings_and_paths_are_refused(bash, code, slug, values):
     assert_ended(bash(code), slug, *values)
 
 
-def test_check_settings_makes_paths_absolute_and_exports_no_run_folder(bash, place):
+def test_check_settings_makes_paths_absolute_without_exporting_run_dir(bash, place):
     (place / "c.toml").touch()
     code = "unset RUN_DIR; SLIPWAY_CONFIG=c.toml SLIPWAY_OUTPUT=../x; SLIPWAY_RUN_DIR=r; SLIPWAY_ARGS=; "
     code += "check_settings; "
@@ -55,7 +55,7 @@ def test_check_settings_makes_paths_absolute_and_exports_no_run_folder(bash, pla
 
 
 # regression: two runs in one job ended each other's steps
-def test_steps_and_launches_have_the_mark_of_their_run(bash):
+def test_run_mark_depends_on_run_folder(bash):
     code = "unset RUN_DIR; SLIPWAY_OUTPUT=x run_dir=$1; check_settings; echo $run_mark"
     first, again, other = (bash(code, run)[1] for run in ("run", "run/../run", "run 2"))
     assert re.fullmatch(r"[0-9a-f]{16}\n", first), first
@@ -63,7 +63,7 @@ def test_steps_and_launches_have_the_mark_of_their_run(bash):
 
 
 @pytest.mark.parametrize(("folder", "found"), [("disk", "/disk"), ("/gone", "")])
-def test_check_settings_works_in_the_folder_of_the_first_attempt(bash, place, folder, found):
+def test_check_settings_changes_to_folder_of_first_attempt(bash, place, folder, found):
     code = f"unset RUN_DIR; SLIPWAY_OUTPUT=x SLIPWAY_RUN_DIR= SLIPWAY_ARGS=; kept_folder={folder}; check_settings; pwd"
     assert bash(code).out == f"{place}{found}\n"
 
@@ -72,39 +72,39 @@ def test_check_settings_works_in_the_folder_of_the_first_attempt(bash, place, fo
     ("given", "expected"),
     [("a", "{}/a"), ("./a//b/", "{}/a/b"), ("/x/../y", "/y"), ("", ""), ("-n", "{}/-n"), ("a\tb", "{}/a\tb")],
 )
-def test_make_absolute(bash, place, given, expected):
+def test_make_absolute_normalizes_path(bash, place, given, expected):
     assert bash('X=$1; make_absolute X; printf %s "$X"', given).out == expected.replace("{}", str(place))
 
 
-def test_a_job_inside_another_one_forgets_what_that_exported(bash):
+def test_variables_exported_by_parent_job_are_unset(bash):
     code = 'export_to_ranks A=1 B="two words" C="x y=z" E=5; export D=4 E=6; bash -c "$1" 2>&1'
     start = START.format(scheduler="slurm", runtime="apptainer", lib=LIB)
     child = f'{start}unset_parent_job_variables; echo "${{A-}}.${{B-}}.${{C-}}.${{D-}}.${{E-}}.${{SLIPWAY_EXPORTED-}}"'
     assert bash(code, child).out == "...4.6.\n"
 
 
-def test_a_damaged_list_of_exported_variables_is_no_code(bash):
+def test_damaged_list_of_exported_variables_is_not_executed(bash):
     listed = "A=1\n=2\nB\n1C=3\na[$(touch executed)]=4\nPATH\n\nD=x"
     code = 'unset_parent_job_variables; echo "${A-}.${B-}.${D-}"; ls'
     assert bash(code, A="1", B="", D="x", SLIPWAY_EXPORTED=listed)[:2] == (0, "..\ndisk\nrun\n")
 
 
-def test_settings_of_the_submission_are_noted(bash):
+def test_settings_of_submission_are_logged(bash):
     err = bash("log_settings", SLIPWAY_STAGE="1", SLIPWAY_DATA="a b", SLIPWAY_ARGS="").err
     assert re.findall(r"SLIPWAY_\S+", err) == ["SLIPWAY_STAGE='0'"]
 
 
-def test_a_job_of_slurm_without_the_environment_of_its_submission_is_told(bash):
+def test_slurm_job_with_export_none_gives_warning(bash):
     assert bash("log_missing_environment", scheduler="pbs", SLURM_EXPORT_ENV="NONE") == (0, "", "")
     assert_warning(bash("log_missing_environment", SLURM_EXPORT_ENV="NONE").err, "environment-left", "--export=NONE")
 
 
-def test_is_exported(bash):
+def test_is_exported_detects_exported_variables(bash):
     ask = "export A=; B=1; for n in A B C; do ! is_exported $n || echo $n; done"
     assert bash(ask)[1] == "A\n"
 
 
-def test_settings_to_save(bash):
+def test_settings_to_save_lists_set_and_kept_settings(bash):
     assert bash("settings_to_save", SLIPWAY_IMAGE="x")[1].split().count("SLIPWAY_IMAGE") == 1
     out = bash("kept_settings=(SLIPWAY_DEVICE); settings_to_save", SLIPWAY_STAGE="0", SLIPWAY_OUTPUT="x")[1]
     assert out.split() == ["SLIPWAY_IMAGE", "SLIPWAY_VENV", "SLIPWAY_CONFIG", "SLIPWAY_DEVICE", "SLIPWAY_STAGE"]

@@ -23,7 +23,7 @@ def file(open_folder):
 
 
 @pytest.mark.parametrize(("mode", "refused"), [(0o644, False), (0o666, True), (0o646, True), (0o664, True)])
-def test_refuse_shared_by_the_mode(bash, file, mode, refused):
+def test_refuse_shared_by_file_mode(bash, file, mode, refused):
     file.chmod(mode)
     done = bash(f'refuse_shared {USER} "$@"', str(file.parent), str(file), programs={"getent": "exit 2"})
     assert_ended(done, "writable-by-others" * refused, file, GROUP, f"chmod -R go-w '{file.parent}'")
@@ -45,7 +45,7 @@ def test_refuse_shared_by_the_mode(bash, file, mode, refused):
         (f"ann:x:{GROUP}:", "exit 3", True),  # a directory that lists no users
     ],
 )
-def test_the_private_group_of_the_owner_may_write(bash, stub, file, group, others, private):  # noqa: PLR0917 -- fixtures
+def test_only_private_group_of_owner_may_write(bash, stub, file, group, others, private):  # noqa: PLR0917 -- fixtures
     stub("getent", f'[ "$*" != passwd ] || {{ {others or ":"}; exit; }}\n{ANN.partition("||")[0]} || echo {group}')
     assert bash(f"refuse_shared {USER} {file}").code == (0 if private else 78)
     assert (bash(f"is_private {GROUP} {USER}").code == 0) == private
@@ -62,12 +62,12 @@ def test_the_private_group_of_the_owner_may_write(bash, stub, file, group, other
         ("refuse_shared '' {file} {file}.gone", USER, 78),
     ],
 )
-def test_a_group_of_which_it_is_not_known_to_be_private(bash, file, code, user, ended):
+def test_exit_code_if_private_group_cannot_be_verified(bash, file, code, user, ended):
     programs = {"getent": ANN.replace(str(USER), str(user))}
     assert bash(code.format(user=USER, group=GROUP, file=file), programs=programs).code == ended
 
 
-def test_users_and_groups_are_looked_up_once_in_a_script(bash, file, place):
+def test_users_and_groups_are_looked_up_once_per_script(bash, file, place):
     programs = {"getent": f'echo "$*" >>asked; {ANN}'}
     call = f'refuse_shared {USER} "$@"'
     assert bash(f"{call}; {call}", *[str(file)] * 9, programs=programs).code == 0
@@ -75,7 +75,7 @@ def test_users_and_groups_are_looked_up_once_in_a_script(bash, file, place):
 
 
 @pytest.mark.parametrize(("rights", "refused"), [(0o7, True), (0o4, False)])
-def test_a_private_group_is_none_if_an_acl_lets_others_write(bash, file, rights, refused):
+def test_acl_that_lets_others_write_is_refused(bash, file, rights, refused):
     give_rights(file, 23456, rights)
     done = bash(f"refuse_shared {USER} {file}", programs={"getent": ANN})
     assert_ended(done, "writable-by-others" * refused, file)
@@ -90,7 +90,7 @@ def test_a_private_group_is_none_if_an_acl_lets_others_write(bash, file, rights,
         *[(name, False) for name in ("", "/", ".", "..")],
     ],
 )
-def test_a_folder_that_the_user_trusts(bash, open_folder, trusted, accepted):
+def test_only_trusted_folder_may_be_writable_by_others(bash, open_folder, trusted, accepted):
     run = open_folder / "a b" / "run"
     run.mkdir(parents=True)
     (open_folder / "link").symlink_to(open_folder / "a b")
@@ -109,7 +109,7 @@ def test_a_folder_that_the_user_trusts(bash, open_folder, trusted, accepted):
     [("", 'exec /bin/chmod "$@"', (0, "644\n")), ("", "exit 1", (1, "")),
      ("SLIPWAY_TRUSTED_FOLDER=$1; ", "exit 1", (0, "664\n"))],
 )  # fmt: skip
-def test_a_file_system_may_refuse_a_change_of_mode_in_a_trusted_folder(bash, file, before, chmod, ended):
+def test_failed_chmod_is_ignored_in_trusted_folder(bash, file, before, chmod, ended):
     code = f'{before}change_mode go-w "$1/file"; stat --format=%a "$1/file"'
     assert bash(code, str(file.parent), programs={"chmod": chmod})[:2] == ended
 
@@ -122,7 +122,7 @@ def test_a_file_system_may_refuse_a_change_of_mode_in_a_trusted_folder(bash, fil
         ("chmod 757 run; require_private_folder", "", True),
     ],
 )
-def test_require_private_folder(bash, place, code, out, refused):
+def test_require_private_folder_fixes_mode_or_refuses(bash, place, code, out, refused):
     assert_ended(bash(code), "writable-by-others" * refused, place / "run", out=out)
 
 
@@ -137,7 +137,7 @@ def test_require_private_folder(bash, place, code, out, refused):
         (None, "mkdir own/logs; refuse_shared_files", []),
     ],
 )
-def test_a_run_folder_in_which_others_could_write_new_files_is_refused(bash, place, rights, code, named):
+def test_run_folder_with_writable_default_acl_is_refused(bash, place, rights, code, named):
     (place / "own").mkdir(0o755)
     if rights is not None:
         give_rights(place / "own", 23456, rights, "default")
@@ -159,7 +159,7 @@ def test_a_run_folder_in_which_others_could_write_new_files_is_refused(bash, pla
         ({"a": 0o755, "a/b": 0o2755}, ""),
     ],
 )
-def test_a_folder_above_that_others_can_write(bash, open_folder, folders, said):
+def test_parent_folder_writable_by_others_is_refused_or_warned(bash, open_folder, folders, said):
     (open_folder / "a" / "b" / "run").mkdir(parents=True)
     for name, mode in folders.items():
         (open_folder / name).chmod(mode)
@@ -172,7 +172,7 @@ def test_a_folder_above_that_others_can_write(bash, open_folder, folders, said):
 
 # regression: a link was taken for a world-writable folder, and its target was not checked
 @pytest.mark.parametrize(("shared", "named"), [("", []), ("a", ["/a"]), ("a/b", ["a/b"])])
-def test_what_a_link_leads_to_is_looked_at(bash, open_folder, shared, named):
+def test_symlink_target_is_checked_for_write_access(bash, open_folder, shared, named):
     (open_folder / "a" / "b" / "clone").mkdir(parents=True)
     (open_folder / "link").symlink_to("a/b")
     (open_folder / shared).chmod(0o777 if shared else 0o755)
@@ -181,7 +181,7 @@ def test_what_a_link_leads_to_is_looked_at(bash, open_folder, shared, named):
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
-def test_a_folder_that_the_members_of_a_project_share_is_not_refused(bash, open_folder):
+def test_shared_project_folder_is_accepted(bash, open_folder):
     (open_folder / "run").mkdir()
     open_folder.chmod(0o2770)
     os.chown(open_folder, 12345, 12345)

@@ -41,7 +41,7 @@ def data(place):
 
 
 class TestCopy:
-    def test_each_is_copied_by_its_name(self, place, data, scratch, stage):
+    def test_files_and_folders_are_copied_under_their_names(self, place, data, scratch, stage):
         (data / "-x").write_text("x")
         (place / "link").symlink_to("data/-x")
         done = stage(
@@ -59,7 +59,7 @@ class TestCopy:
             (10_000_000, "lfs", '[ "$1" != quota ] || echo " /scratch 99000 0 100000 - 1 0 0 -"'),  # a quota
         ],
     )
-    def test_a_disk_that_is_too_small_is_told_before_copying(self, data, stub, scratch, stage, size, program, code):  # noqa: PLR0917 -- fixtures
+    def test_too_small_disk_is_reported_before_copy(self, data, stub, scratch, stage, size, program, code):  # noqa: PLR0917 -- fixtures
         (data / "new").write_bytes(bytes(size))
         stub(program, code)
         done = stage("copy", data, scratch / "d")
@@ -67,12 +67,12 @@ class TestCopy:
         assert_names(done.stderr, "stage: ", scratch, " 0 MB", "SLIPWAY_LOCAL_DISK")
         assert list(scratch.iterdir()) == []
 
-    def test_what_is_missing_is_told(self, place, scratch, stage):
+    def test_missing_source_is_reported(self, place, scratch, stage):
         done = stage("copy", place / "gone", scratch / "d")
         assert (done.returncode, "gone" in done.stderr) == (1, True)
 
     @pytest.mark.parametrize("target", ["gone", "link", "..", "gone/below"])
-    def test_a_link_without_an_end_is_named_before_anything_is_copied(self, place, data, scratch, stage, target):
+    def test_dangling_or_cyclic_link_is_reported_before_copy(self, place, data, scratch, stage, target):
         (place / "b" / "c").mkdir(parents=True)
         (place / "b" / "c" / "link").symlink_to(target)
         done = stage("copy", data, scratch / "a", "copy", place / "b", scratch / "b")
@@ -80,7 +80,7 @@ class TestCopy:
         assert_error(done.stderr, "staging-failed", place / "b", "/b/c/link")
         assert not (scratch / "a").exists()
 
-    def test_a_link_that_leads_outside_is_copied_as_what_is_there(self, place, data, scratch, stage):
+    def test_link_to_outside_is_copied_as_target(self, place, data, scratch, stage):
         (place / "outside" / "below").mkdir(parents=True)
         (place / "outside" / "below" / "file").write_text("x")
         (data / "folder").symlink_to(place / "outside")
@@ -90,7 +90,7 @@ class TestCopy:
 
     # regression: it continued after 10 minutes, removed the other's reservation, and ended with mkdir's error
     @pytest.mark.parametrize("kind", ["copy", "unpack"])
-    def test_a_folder_that_another_process_holds_for_too_long_is_left_to_it(self, data, stub, scratch, stage, kind):
+    def test_scratch_locked_by_other_process_is_left_unchanged(self, data, stub, scratch, stage, kind):
         (scratch / "d").mkdir()
         (scratch / "reserved").write_text("x")
         stub("flock", "exit 1")
@@ -102,7 +102,7 @@ class TestCopy:
         (scratch / "d.part").mkdir()
         assert_error(stage(kind, data, scratch / "d").stderr, "staging-failed", scratch / "d")
 
-    def test_a_step_that_is_run_again_copies_only_what_was_not_done(self, data, scratch, stage):
+    def test_repeated_stage_copies_only_unfinished_data(self, data, scratch, stage):
         (scratch / "d" / "data").mkdir(parents=True)  # as after SIGKILL
         (scratch / "d" / "data" / "old").touch()
         (scratch / "reserved").touch()
@@ -149,7 +149,7 @@ class TestOneDisk:
 
     # what one job will need counts as used for another; if the file system reserves nothing, the second one waits
     @pytest.mark.parametrize("fallocate", [None, "exit 1", 'touch -- "$3"'])
-    def test_the_second_job_finds_no_space(self, place, tmp_path, start, stub, fallocate):
+    def test_second_job_fails_if_first_job_needs_disk_space(self, place, tmp_path, start, stub, fallocate):
         if fallocate:
             stub("fallocate", fallocate)
         first = start("first")
@@ -164,7 +164,7 @@ class TestOneDisk:
         assert not (place / "disk/second/d").exists()
         assert not list(place.glob("disk/*/reserved"))
 
-    def test_without_locks_both_stop_before_the_disk_is_full(self, place, tmp_path, start, stub):
+    def test_both_jobs_stop_before_disk_is_full_without_locks(self, place, tmp_path, start, stub):
         for name in ("fallocate", "flock"):
             stub(name, "exit 69")
         stub(
@@ -188,7 +188,7 @@ class TestUnpack:
         return lambda path: (stage("unpack", path, scratch / "data", TAR_OPTIONS="--absolute-names"), scratch / "data")
 
     @pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
-    def test_one_folder_is_what_the_data_are(self, place, scratch, unpack, mode):
+    def test_single_top_folder_of_tar_becomes_data_folder(self, place, scratch, unpack, mode):
         done, data = unpack(make_tar(place / "x", mode=mode))
         assert (done.returncode, done.stderr) == (0, "")
         assert content_of(data) == FILES
@@ -197,19 +197,19 @@ class TestUnpack:
         assert all(path.stat().st_uid == os.getuid() for path in data.rglob("*"))
 
     @pytest.mark.parametrize("files", [{"train/x": b"x", "val/x": b"x"}, {"one.npz": b"x"}])
-    def test_otherwise_all_that_it_holds_is(self, place, unpack, files):
+    def test_tar_without_single_top_folder_is_unpacked_whole(self, place, unpack, files):
         done, data = unpack(make_tar(place / "x", files, top=""))
         assert (done.returncode, content_of(data)) == (0, files)
 
     # torchvision's layout, MNIST/raw: --data-dir is the folder around it
-    def test_a_tar_of_a_folder_by_the_name_of_dot_is_that_folder(self, place, unpack):
+    def test_tar_of_dot_keeps_its_subfolders(self, place, unpack):
         (place / "in" / "MNIST" / "raw").mkdir(parents=True)
         (place / "in" / "MNIST" / "raw" / "x").write_text("x")
         subprocess.run(["tar", "--create", "--file", "x.tar", "--directory", "in", "."], cwd=place, check=True)
         done, data = unpack(place / "x.tar")
         assert (done.returncode, content_of(data)) == (0, {"MNIST/raw/x": b"x"})
 
-    def test_a_folder_that_may_not_be_written_is_moved(self, place, unpack):
+    def test_read_only_top_folder_is_moved(self, place, unpack):
         done, data = unpack(make_tar(place / "x", modes={"": 0o555, "train": 0o555}))
         assert (done.returncode, done.stderr) == (0, "")
         assert content_of(data) == FILES
@@ -224,7 +224,7 @@ class TestUnpack:
         ],
         ids=["absolute", "dots", "link", "hard link"],
     )
-    def test_it_writes_nowhere_else(self, place, tmp_path, unpack, members, code):
+    def test_tar_cannot_write_outside_target(self, place, tmp_path, unpack, members, code):
         outside = tmp_path / "outside"
         outside.mkdir()
         (outside / "there").write_text("mine")
@@ -236,7 +236,7 @@ class TestUnpack:
         assert min(unpack(place / "x")[0].returncode, 1) == code
         assert {path.name: path.read_text() for path in outside.iterdir()} == {"there": "mine"}
 
-    def test_a_disk_that_becomes_full_is_told_before_it_is(self, place, stub, scratch, unpack):
+    def test_unpack_stops_before_disk_is_full(self, place, stub, scratch, unpack):
         make_tar(place / "x", {str(number): bytes(100_000) for number in range(300)}, mode="w:gz")
         # a gigabyte, of which less is left each time
         stub("df", f'n=$(cat "{place.parent}/n" 2>/dev/null || echo 200000); echo $((n - 80000)) >"{place.parent}/n"; '
@@ -247,5 +247,5 @@ class TestUnpack:
         assert_names(done.stderr, "stage: ", scratch, place / "x", "SLIPWAY_LOCAL_DISK")
         assert not data.exists()
 
-    def test_a_name_with_a_colon_is_no_host(self, place, unpack):
+    def test_tar_name_with_colon_is_not_a_remote_host(self, place, unpack):
         assert unpack(make_tar(place / "a:b"))[0].returncode == 0

@@ -8,14 +8,14 @@ from bash_library import ANSWER, assert_dies
 from messages import assert_error, messages, numbers, slugs
 
 
-def test_srun_starts_one_task_on_each_node(bash):
+def test_srun_starts_one_task_per_node(bash):
     words = ["--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--cpus-per-task=8", "--export=ALL", "echo"]
     done = bash("(srun_each_node 5 echo 'a b')", programs={"srun": 'printf "%s\\n" "$@"'})
     assert done.out.splitlines() == [*words, "a b"]
 
 
 @pytest.mark.parametrize(("step", "code"), [("exit 3", 3), ("exec sleep 600", 124), ("exit 0", 0)])
-def test_a_step_on_each_node_ends_at_its_limit(bash, step, code):
+def test_step_on_each_node_ends_at_time_limit(bash, step, code):
     assert bash("on_each_node 1 true", programs={"srun": step}).code == code
 
 
@@ -31,7 +31,7 @@ def test_a_step_on_each_node_ends_at_its_limit(bash, step, code):
         ("sleep 0.1; kill -TERM $SCRIPT; exec sleep 600", "check_mpi srun"),
     ],
 )
-def test_a_signal_ends_a_step(bash, step, code):
+def test_signal_ends_running_step(bash, step, code):
     early = "trap '[[ $BASH_COMMAND != wait_limited* ]] || { sleep 0.2; kill -TERM $$; }' DEBUG"
     code = f"export SCRIPT=$$; catch_signals; {code.replace('{early}', early)}; echo no"
     ended = bash(code, programs={"srun": step})
@@ -51,12 +51,12 @@ def test_a_signal_ends_a_step(bash, step, code):
         ('echo typed | { capture_program_output 5 cat; echo "<$output>"; }', "<>\n"),
     ],
 )
-def test_output_and_exit_code_of_a_step(bash, place, code, out):
+def test_step_output_and_exit_code_are_captured(bash, place, code, out):
     assert bash(code) == (0, out, "")
     assert list((place / "disk").iterdir()) == []
 
 
-def test_a_step_that_was_killed_is_repeated_once(bash):
+def test_killed_step_is_repeated_once(bash):
     kill = "attempt=1 SLIPWAY_MAX_RESTARTS=1; capture_program_output 5 sh -c 'echo part; kill -KILL $$'"
     code, out, err = bash(f'{kill} || echo "$? $output"; retry_killed_step || echo no')
     assert (code, out) == (0, "137 part\nno\n")
@@ -72,7 +72,7 @@ def test_a_step_that_was_killed_is_repeated_once(bash):
         ("server=7", "ended\n"),
     ],
 )
-def test_the_server_of_the_head_node_is_started_again_before_a_step_is_repeated(bash, server, out):
+def test_server_on_first_node_restarts_before_repeated_step(bash, server, out):
     ended = "cancel_leftover_steps() { echo ended; }; find_master_address() { echo found; }; "
     ended += "attempt=1 code=137 step_timed_out=''; "
     assert bash(f"{ended}{server}; retry_killed_step")[:2] == (0, out)
@@ -92,7 +92,7 @@ def test_the_server_of_the_head_node_is_started_again_before_a_step_is_repeated(
         ("capture_program_output 5 sh -c 'sleep 15 & echo $! said'; kill ${output% *}; echo ${output#* }", "said\n"),
     ],
 )
-def test_capture_program_output_a_program_that_prints_much_or_leaves_a_process(bash, code, out):
+def test_capture_limits_output_and_ignores_background_process(bash, code, out):
     assert bash(code, limit=10)[:2] == (0, out)
 
 
@@ -108,7 +108,7 @@ class TestAnswer:
 
     SHOW = """ && printf '<%s>' "${#answer[@]}" "${answer[@]}" || echo "$?$step_failure" """
 
-    def test_what_the_container_prints_is_no_part_of_it(self, bash):
+    def test_container_output_is_not_part_of_answer(self, bash):
         leaves = 'answer "$2" "${@:3}"; sleep 15 2>/dev/null & echo $! >pid; echo 7'
         python = {"python3": f"{ANSWER}head --bytes=200000 /dev/zero; {leaves}"}
         words = """run_for_answer 5 x.py 'a  b' '' $'c\nd' end >out"""
@@ -118,13 +118,13 @@ class TestAnswer:
     @pytest.mark.parametrize(
         "left", ["", "5\\0a\\0end\\0", "5\\0a\\0end\\0b\\0en", "nodes[$(id)]\\0end\\0", "end\\0", "\\0"]
     )
-    def test_a_truncated_answer_is_no_answer(self, bash, left):
+    def test_truncated_answer_is_refused(self, bash, left):
         python = {"python3": f"printf '{left}' >\"$2\""}
         code, out, err = bash("run_for_answer 5 x.py a end b" + self.SHOW, programs=python)
         assert (code, out[:7], err) == (0, "1: x.py", "")
         assert bash(f"printf '{left}' >left; read_answer left || echo no").out == "no\n"
 
-    def test_the_error_of_one_that_fails_is_shown(self, bash):
+    def test_error_of_failed_helper_is_printed(self, bash):
         done = bash("run_for_answer 5 x.py a end b" + self.SHOW, programs={"python3": "echo why >&2; exit 3"})
         assert done == (0, "3: see above\n", "why\n")
 
@@ -143,7 +143,7 @@ START = """start_server 5 x.py 'a b' end >/dev/null; printf '<%s>' "${answer[@]}
         ("echo 5; exit 3", 'start_server 5 x.py || echo "$step_failure"; stop_server', "5\n: see above\n"),
     ],
 )
-def test_a_server_runs_until_it_is_ended(bash, python, code, out):
+def test_server_runs_until_stopped(bash, python, code, out):
     assert bash(code, programs={"python3": python}) == (0, out, "")
 
 
@@ -157,7 +157,7 @@ TRAPS = "trap 'echo usr1' USR1; trap 'echo \"hup '\\''\"' HUP; trap '' INT; trap
         ("kill -HUP $$; kill -INT $$; kill -USR1 $$", (0, "held\nhup '\nusr1\nlives\n")),
     ],
 )
-def test_signals_are_held_and_released(bash, code, ended):
+def test_deferred_signals_are_delivered_on_release(bash, code, ended):
     assert bash(f"{TRAPS}defer_signals; {code}; echo held; deliver_signals; echo lives")[:2] == ended
 
 
@@ -171,7 +171,7 @@ def test_signals_are_held_and_released(bash, code, ended):
         ("! SECONDS=7 || ! explain_failure 137 3600 6 || (exit 137)", [137]),  # killed before its limit
     ],
 )
-def test_the_failure_of_a_step_names_the_setting_if_it_took_too_long(bash, launcher, step, named):
+def test_step_failure_mentions_preflight_seconds_only_after_timeout(bash, launcher, step, named):
     programs = {"ssh": "exec bash", "mpirun": 'while [[ $1 == -* ]]; do shift 2; done; exec "$@"'}
     code = f'launcher={launcher} SLIPWAY_PREFLIGHT_SECONDS=1; {step} || echo "$?$step_failure"'
     out = bash(code, scheduler="local" if launcher == "local" else "slurm", programs=programs).out
@@ -198,7 +198,7 @@ def test_the_failure_of_a_step_names_the_setting_if_it_took_too_long(bash, launc
         ("mkdir -p venv/bin; ln -s /bin/true venv/bin/python; check_dask", 120, "no-environment"),
     ],
 )
-def test_a_step_that_takes_too_long_names_the_setting(bash, place, call, limit, slug):
+def test_timed_out_step_error_mentions_preflight_seconds(bash, place, call, limit, slug):
     timeout = {"timeout": 'echo "$2" >>limit; exit 124'}
     # the clock of a step whose time is up
     clock = "touch i.sif; scratch_id=1; wait_limited() { wait $1 || SECONDS=$((SECONDS + 7200)); return 124; }"
@@ -223,5 +223,5 @@ TREE = 'bash -c "sleep 51 & sleep 51; :"'
         (f'{TREE} & sleep 0.3; kill_tree $!; wait $! || echo $?; pgrep -f "^sleep 51" || echo none', "137\nnone\n"),
     ],
 )
-def test_processes_of_a_step_are_waited_for_and_ended(bash, code, out):
+def test_step_processes_are_awaited_and_killed(bash, code, out):
     assert bash(code)[:2] == (0, out)
