@@ -20,7 +20,7 @@ from torch.utils.data import (
 from messages import refused
 from slipway.base.environment import World
 from slipway.data.feed import ORDER, Feed
-from slipway.data.loading import Origin, Seeds, SkippingSource, can_replay
+from slipway.data.loading import Origin, Seeds, SkippingSource, can_skip
 from slipway.data.sampler import Sampler, global_batches, share
 
 SAMPLES = 23
@@ -106,9 +106,9 @@ def test_only_plain_data_loader_can_be_replayed():
         def __iter__(self):
             return super().__iter__()
 
-    assert can_replay(DataLoader(Noisy(), 4))
-    assert not can_replay(Own(Noisy(), 4))
-    assert not can_replay([1, 2])
+    assert can_skip(DataLoader(Noisy(), 4))
+    assert not can_skip(Own(Noisy(), 4))
+    assert not can_skip([1, 2])
 
 
 @pytest.mark.parametrize("drop_last", [False, True])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from slipway.base.environment import World
 from slipway.base.errors import StateMismatchError, warn
 from slipway.data.dataset_digest import Data
 from slipway.data.loader_settings import LoaderSettings
-from slipway.data.loading import Origin, Pass, RereadingSource, Seeds, SkippingSource, can_replay
+from slipway.data.loading import Origin, Pass, RereadingSource, Seeds, SkippingSource, can_skip
 from slipway.data.workers import has_running_workers
 from slipway.rng.seeding import Purpose, derive
 
@@ -18,6 +18,30 @@ log = logging.getLogger(__name__)
 
 ORDER = 2
 """Version of the orders that ``Sampler`` draws. A checkpoint records it; a run cannot resume with another version."""
+
+
+class RankPosition(NamedTuple):
+    """A rank's position in the data of an epoch; a checkpoint holds those of all ranks, as JSON lists."""
+
+    number: int = 0
+    """Number of the pass in its epoch, from 0."""
+    batch: int = 0
+    """Batches of this pass that are done."""
+    total: int | None = None
+    """Batches in this pass; None if unknown."""
+    step: int = 0
+    """Optimizer steps that the rank has done."""
+    size: int | None = None
+    """Samples in the pass's data set; None if unknown."""
+    ended: list[int] = []  # noqa: RUF012 -- a field of a tuple
+    """Number of batches of each earlier pass of the epoch."""
+    data: dict[str, Any] = {}  # noqa: RUF012
+    """Digests of the data that the rank's passes read (``Data.facts``)."""
+
+    @property
+    def in_epoch(self) -> tuple[int, int]:
+        """Pass number and batches done; (0, 0) at the beginning of an epoch."""
+        return self.number, self.batch
 
 
 class Feed:
@@ -35,7 +59,7 @@ class Feed:
         """Digests of the data that this rank's passes read."""
         self._origin = Origin()
         self._saved: dict[str, Any] | None = None
-        self._saved_place: list[Any] = []
+        self._saved_position = RankPosition()
         self._warned: set[int] = set()
         self._used: set[int] = set()
         self.is_counting = False
@@ -57,8 +81,7 @@ class Feed:
         """Resume the epoch at the position in a checkpoint's ``facts``; return the steps that this rank has done.
 
         Args:
-            facts: as the method ``facts`` returned them; each place is followed by the steps that its rank had done,
-                ``size``, ``ended`` and the facts of ``data``.
+            facts: as the method ``facts`` returned them.
             step: the largest step of any rank.
 
         Raises:
@@ -70,13 +93,13 @@ class Feed:
             )
         self._iterations = facts.get("iterations", 0)
         self._settings.resume(facts.get("changed", {}))
-        places = facts["places"]
-        same_ranks = len(places) == self._world.size
-        self._saved_place = places[self._world.rank if same_ranks else 0]
-        self.data.resume(self._saved_place[6])
-        if any(place[:2] != [0, 0] for place in places):
-            self._saved = facts
-        return self._saved_place[3] if same_ranks else step
+        positions = [RankPosition(*each) for each in facts["places"]]
+        same_ranks = len(positions) == self._world.size
+        self._saved_position = positions[self._world.rank if same_ranks else 0]
+        self.data.resume(self._saved_position.data)
+        if any(position.in_epoch != (0, 0) for position in positions):
+            self._saved = {**facts, "places": positions}
+        return self._saved_position.step if same_ranks else step
 
     @property
     def is_resuming(self) -> bool:
@@ -86,31 +109,29 @@ class Feed:
     @property
     def resumed_pass(self) -> int | None:
         """The number of the pass in which the run was saved; None between two epochs."""
-        return self._saved_place[0] if self._saved else None
+        return self._saved_position.number if self._saved else None
 
     @property
     def done(self) -> int:
         """Batches done of the current or next pass; in a resumed epoch this is known before the pass begins."""
         if self._saved is None:
             return self.batch
-        number, batch, *_ = self._saved_place
-        if self.number == number:
-            return int(batch)
-        ended = self._saved_place[5]
-        return int(ended[self.number]) if self.number < len(ended) else 0
+        saved = self._saved_position
+        if self.number == saved.number:
+            return saved.batch
+        return saved.ended[self.number] if self.number < len(saved.ended) else 0
 
-    @property
-    def place(self) -> list[Any]:
-        """The rank's position: number of the pass, its batches done, and its total batches."""
-        return [self.number, self.batch, self.total]
+    def position(self, step: int) -> RankPosition:
+        """Return this rank's position after ``step`` optimizer steps."""
+        return RankPosition(self.number, self.batch, self.total, step, self.size, [*self.ended], self.data.facts())
 
-    def facts(self, places: list[Any]) -> dict[str, Any]:
-        """Return the facts for a checkpoint, as ``resume`` takes them; ``places`` are the places of all ranks."""
+    def facts(self, positions: list[RankPosition]) -> dict[str, Any]:
+        """Return the facts for a checkpoint, as ``resume`` takes them; ``positions`` are those of all ranks."""
         samples = 0
-        if self._replay and self._replay.sampler:
-            samples = self._replay.consumed(self.batch, self._origin, self._world)
+        if self._skipping and self._skipping.sampler:
+            samples = self._skipping.consumed(self.batch, self._origin, self._world)
         return {
-            "places": places,
+            "places": positions,
             "origin": list(self._origin),
             "samples": samples,
             "order": ORDER,
@@ -135,7 +156,7 @@ class Feed:
         self.number += 1
         if self.is_counting:
             self._iterations, self.is_counting = self.batch, False
-        if self._saved and self._saved_place[:2] <= [self.number, 0]:
+        if self._saved and self._saved_position.in_epoch <= (self.number, 0):
             self._saved = None
         self.batch, self.total, self.size, self._source, self._origin = 0, None, None, None, Origin()
 
@@ -148,10 +169,9 @@ class Feed:
         if not self.is_counting:
             self.is_counting, self.batch = True, self._iterations
         if self._saved:
-            number, done, *_ = self._saved_place
-            if [self.number, total] < [number, done]:
+            if (self.number, total) < self._saved_position.in_epoch:
                 return Pass(iter(()), None)
-            self._saved, self.batch = None, done
+            self._saved, self.batch = None, self._saved_position.batch
         self.total = max(self.batch, total)
         return Pass(iter(range(self.batch, total)), self.total)
 
@@ -177,26 +197,26 @@ class Feed:
         self._used.add(id(loader))
         _set_epoch(loader, epoch)
         self._source = self._source_of(loader)
-        if self._saved and self.number < self._saved_place[0] and self._require_same_ranks(self._saved, epoch):
+        if self._saved and self.number < self._saved_position.number and self._require_same_ranks(self._saved, epoch):
             return Pass(iter(()), None)  # this pass had ended before the save
         saved, self._saved = self._saved, None
-        self.size = _samples(loader) if self._replay else None
-        size = self._saved_place[4] if saved and len(saved["places"]) == self._world.size else None
+        self.size = _samples(loader) if self._skipping else None
+        same_ranks = saved is not None and len(saved["places"]) == self._world.size
+        size = self._saved_position.size if same_ranks else None
         if size not in {None, self.size}:
             raise StateMismatchError(
                 "different-data",
                 f"the data set has {self.size} samples, but had {size} when the run was saved in mid-epoch: use the "
                 "same data.",
             )
-        same_ranks = saved is not None and len(saved["places"]) == self._world.size
-        self.data.begin(self.number, loader, within=same_ranks and self._saved_place[1] > 0)
-        self.batch, self._origin = self._place(saved, epoch) if saved else (0, Origin())
-        if not self._replay:
+        self.data.begin(self.number, loader, within=same_ranks and self._saved_position.batch > 0)
+        self.batch, self._origin = self._resume_at(saved, epoch) if saved else (0, Origin())
+        if not self._skipping:
             self._compare_settings(loader, within=bool(saved))
         found = self._start(epoch)
-        if self._replay:  # the settings after the sampler has drawn
+        if self._skipping:  # the settings after the sampler has drawn
             self._compare_settings(loader, within=bool(saved))
-        expected = self._saved_place[2] if saved and self._origin == Origin(*saved["origin"]) else None
+        expected = self._saved_position.total if saved and self._origin == Origin(*saved["origin"]) else None
         if expected not in {None, found.total}:
             raise StateMismatchError(
                 "different-data",
@@ -236,10 +256,10 @@ class Feed:
             )
         return self._source.start(skip=self.batch, world=self._world, seeds=seeds)
 
-    def _place(self, saved: dict[str, Any], epoch: int) -> tuple[int, Origin]:
+    def _resume_at(self, saved: dict[str, Any], epoch: int) -> tuple[int, Origin]:
         """Return the batches that this rank has done, and the origin from which they are counted."""
-        done = self._saved_place[1]
-        if self._replay and self._replay.sampler and len(saved["places"]) != self._world.size:
+        done = self._saved_position.batch
+        if self._skipping and self._skipping.sampler and len(saved["places"]) != self._world.size:
             return done, Origin(saved["samples"], done)
         if not self._require_same_ranks(saved, epoch):
             return 0, Origin()
@@ -251,27 +271,28 @@ class Feed:
         Raises:
             StateMismatchError: if the number of ranks has changed and ``repeat_epoch`` is false.
         """
-        places = [place[:2] for place in saved["places"]]
-        if len(places) == self._world.size or all(place == [places[0][0], 0] for place in places):
+        positions: list[RankPosition] = saved["places"]
+        between_passes = all(position.in_epoch == (positions[0].number, 0) for position in positions)
+        if len(positions) == self._world.size or between_passes:
             return True
         if not self._repeat_epoch:
             raise StateMismatchError(
                 "different-ranks",
-                f"the run was saved by {len(places)} rank(s) in mid-epoch, but now has {self._world.size}: only "
+                f"the run was saved by {len(positions)} rank(s) in mid-epoch, but now has {self._world.size}: only "
                 "slipway.Sampler can redistribute the rest of an epoch. Session(repeat_epoch=True) repeats the epoch.",
             )
         warn(log, "epoch-repeated", "epoch %d begins again, because the number of ranks has changed", epoch + 1)
-        self._saved_place = [0, 0, None]
+        self._saved_position = RankPosition()
         return False
 
     def _source_of(self, loader: Any) -> SkippingSource | RereadingSource:
         """Return the cached iteration wrapper of ``loader``, which may keep its workers between epochs."""
         if id(loader) not in self._sources:
-            self._sources[id(loader)] = loader, (SkippingSource if can_replay(loader) else RereadingSource)(loader)
+            self._sources[id(loader)] = loader, (SkippingSource if can_skip(loader) else RereadingSource)(loader)
         return self._sources[id(loader)][1]
 
     @property
-    def _replay(self) -> SkippingSource | None:
+    def _skipping(self) -> SkippingSource | None:
         return self._source if isinstance(self._source, SkippingSource) else None
 
 

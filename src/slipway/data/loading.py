@@ -95,7 +95,7 @@ ITERATION = ("__iter__", "_get_iterator", "_index_sampler", "_auto_collation", "
 """Attributes that determine how a DataLoader is iterated; a subclass that overrides one of them cannot be replayed."""
 
 
-def can_replay(loader: object) -> bool:
+def can_skip(loader: object) -> bool:
     """Return whether batches of ``loader`` can be requested by index: it iterates as torch's DataLoader does."""
     return (
         isinstance(loader, DataLoader)

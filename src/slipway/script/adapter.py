@@ -14,7 +14,7 @@ from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.header import Header, Position
 from slipway.checkpoint.stateful import join, split
 from slipway.checks.skipped_steps import Scalers
-from slipway.data.feed import Feed
+from slipway.data.feed import Feed, RankPosition
 from slipway.dist.collectives import all_gather_json
 from slipway.rng.generator_state import SavedGenerator, wrapped
 from slipway.rng.loader_generators import is_local_generator
@@ -77,7 +77,7 @@ class SessionProgram:
         """JSON tree of the states of the given generators at the beginning of the current or the resumed epoch."""
         self.is_resumed = "feed" in facts
         """Whether the run folder holds a run that a session has saved."""
-        self.lowest = [0, 0]
+        self.lowest = (0, 0)
         """Position of the slowest rank when the run was saved: the pass number and its batches done."""
         self.left_early: dict[int, int] = {}
         """Calls of ``epochs`` and ``steps`` that the script has left by ``break``: call number to iterations done."""
@@ -86,24 +86,24 @@ class SessionProgram:
         """Functions to call before the run is saved; they may log warnings."""
         if self.is_resumed:
             self.left_early = dict(facts["left_early"])
-            self.lowest = min(place[:2] for place in facts["feed"]["places"])
+            self.lowest = min(RankPosition(*each).in_epoch for each in facts["feed"]["places"])
             self.start = self.start._replace(step=self.feed.resume(facts["feed"], self.start.step))
             self.means.resume(facts.get("means", {}), under_way=self.feed.resumed_pass)
             if facts["world_size"] == world.size:
                 self._saved_generators = facts["generators"][world.rank]
                 self._begun_generators = facts.get("given_generators", {world.rank: None})[world.rank]
-        self._places: list[list[Any]] = []
+        self._positions: list[RankPosition] = []
         self._progress = ProgressLine()
         self.total_epochs = self.total_steps = 0
         """Totals of the whole run, as passed to ``epochs`` and ``steps``; 0 if unknown."""
 
-    def resume_generators(self, *place: int) -> None:
-        """Restore the generators if they were saved at this place on the same number of ranks; else seed them."""
+    def resume_generators(self, *position: int) -> None:
+        """Restore the generators if they were saved at this position on the same number of ranks; else seed them."""
         saved, self._saved_generators = self._saved_generators, None
-        if saved and place[-1]:
+        if saved and position[-1]:
             self.generators.restore(saved)
         else:
-            self.generators.seed(Purpose.BODY, *place)
+            self.generators.seed(Purpose.BODY, *position)
 
     def begin_epoch(self, *, is_resumed: bool) -> None:
         """Prepare the given generators for the code at the beginning of an epoch.
@@ -179,12 +179,12 @@ class SessionProgram:
         Raises:
             SessionError: on every rank, if one of them has logged inf or nan and that is not allowed.
         """
-        logged, feed = self.window.part(), self.feed
-        place = [*feed.place, step, feed.size, [*feed.ended], feed.data.facts()]
+        logged = self.window.part()
         nonfinite = [] if self._allow_nonfinite else self._nonfinite(logged)
-        found = all_gather_json(self._comm, [logged, place, self.means.part(), nonfinite])
-        self.window.parts, self._places, self._parts_of_means, nonfinite_by = map(list, zip(*found, strict=True))
-        furthest: int = max(place[3] for place in self._places)
+        found = all_gather_json(self._comm, [logged, self.feed.position(step), self.means.part(), nonfinite])
+        self.window.parts, positions, self._parts_of_means, nonfinite_by = map(list, zip(*found, strict=True))
+        self._positions = [RankPosition(*each) for each in positions]
+        furthest = max(position.step for position in self._positions)
         if names := sorted({name for names in nonfinite_by for name in names}):
             scaler = "" if self._scalers else " If a GradScaler skips such steps, pass it: Session(scaler=scaler)."
             allow = "Session(allow_nonfinite=True) continues in any case."
@@ -225,7 +225,7 @@ class SessionProgram:
         return {
             **facts_of(self._seed),
             "world_size": self._comm.world.size,
-            "feed": self.feed.facts(self._places),
+            "feed": self.feed.facts(self._positions),
             "window": self.window.parts,
             "means": self.means.facts(self._parts_of_means),
             "generators": generators,

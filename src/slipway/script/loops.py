@@ -176,7 +176,7 @@ class Loops:
         self._settle()
         self._feed.end_steps()
         left = self._script.left_early.get(call)
-        if self._script.lowest == [0, 0] and self.epoch <= (total if left is None else left):
+        if self._script.lowest == (0, 0) and self.epoch <= (total if left is None else left):
             self._continue()
         if left is not None:
             log.info("the script left its epochs early in an earlier attempt, so the run is done")
@@ -246,17 +246,17 @@ class Loops:
     def _iterate(self, current: Current) -> Iterator[Any]:
         if self._pass is not current:
             self._raise_second_pass()
-        feed, found, place = self._feed, current.batches, (self.epoch, self._feed.number)
+        feed, found, number = self._feed, current.batches, (self.epoch, self._feed.number)
         if self._run.step == 0:
             self._stepless.begin()
         if not current.is_over:
             if feed.batch and not current.call:
                 warn_of_numbering(sys._getframe(), done=feed.batch, total=found.total, epoch=self.epoch)  # noqa: SLF001
-            self._script.resume_generators(*place, feed.batch)
+            self._script.resume_generators(*number, feed.batch)
         reseeds = found.reseeds
         for item in found.batches:
             if reseeds:
-                self._generators.seed(Purpose.BODY, *place, feed.batch)
+                self._generators.seed(Purpose.BODY, *number, feed.batch)
             self._pending.begin_body()
             current.in_body = True
             try:
@@ -364,7 +364,7 @@ class Loops:
         if self._continues:
             return
         self._continues = True
-        self._early_use.end(within=self._script.lowest > [0, 0])
+        self._early_use.end(within=self._script.lowest > (0, 0))
         if self._script.is_resumed:
             self._script.restore_again()
             self._pending.resume()

@@ -10,6 +10,7 @@ from slipway.base.contract import CHECKPOINTS
 from slipway.base.errors import SessionError
 from slipway.checkpoint.header import Position
 from slipway.checkpoint.store import CheckpointStore
+from slipway.data.feed import RankPosition
 from slipway.dist.collectives import all_gather_json
 from slipway.dist.communicator import Communicator
 from slipway.script.opening import script_run_folder
@@ -61,8 +62,8 @@ def peek(folder: str | os.PathLike[str] | None = None) -> Peek | None:
     header = CheckpointStore(path / CHECKPOINTS, keep=1).newest_header()
     found = None
     if header:
-        places = header.facts.get("feed", {}).get("places", [])
-        is_within = any(place[:2] != [0, 0] for place in places)
+        positions = [RankPosition(*each) for each in header.facts.get("feed", {}).get("places", [])]
+        is_within = any(position.in_epoch != (0, 0) for position in positions)
         found = Peek(header.position.epoch, header.position.step, is_within)
     _found[os.path.realpath(path)] = found or Peek(0, 0)
     return found
