@@ -262,5 +262,5 @@ launch_ddp() {
         "${program[@]}"
 }
 
-run_step "launch_$BACKEND"        # runs the launch; forwards the scheduler's signals
+run_launch "launch_$BACKEND"      # runs the launch; forwards the scheduler's signals
 finish restart                    # exits by the verdict; requests nodes again after a time limit

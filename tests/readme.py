@@ -363,7 +363,7 @@ NO_COMMANDS = {
     "foreign_job_has_ended JOB CLUSTER",
     "ended CODE",
     "resubmit METHOD",
-    "run_step launch_ddp",
+    "run_launch launch_ddp",
     "out-of-time 4120 time-limit",
     "exec bash RUN_DIR/job.sh",
     "bash RUN_DIR/job.sh",

@@ -107,6 +107,6 @@ stage_to_local_disk() {
     [ ${#steps[@]} -gt 0 ] || return 0
     cleanup_seconds=${cleanup_seconds:-60} # there are many files to remove
     log "copying image and data to $scratch on every node (SLIPWAY_STAGE=1)"
-    step_on_each_node 3600 bash "$lib/stage.bash" "$scratch" "${steps[@]}" ||
+    run_step_on_nodes 3600 bash "$lib/stage.bash" "$scratch" "${steps[@]}" ||
         die staging-failed "cannot copy image or data to every node$step_failure"
 }

@@ -89,7 +89,7 @@ nodes_out_of_service() {
 # time limit.
 probe_nodes() {
     nodes=("${@:2}")
-    for_each_node apart node_answers "$1"
+    loop_over_nodes apart node_answers "$1"
 }
 
 # node_answers NUMBER SECONDS: start a process on the node of this number that prints the node's

@@ -5,11 +5,11 @@
 # a launcher has started nothing, and a retry cannot help. The launchers' files add theirs.
 LAUNCH_REFUSALS=('^torchrun: error: ')
 
-# run_step FUNCTION: run FUNCTION, which starts the launcher, and wait for its end. If another
+# run_launch FUNCTION: run FUNCTION, which starts the launcher, and wait for its end. If another
 # process took the rendezvous port before the launcher could bind it, try again with another port,
 # up to three times in all. Sets code, the exit code, and first_step, the step of the newest
 # checkpoint before the launch.
-run_step() {
+run_launch() {
     local try started
     code=$EXIT_STOPPED
     first_step=$(resumable_step)

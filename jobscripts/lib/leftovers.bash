@@ -40,7 +40,7 @@ terminate_ranks() {
     step_may_run=1
     {
         nodes=("${healthy_nodes[@]}")
-        for_each_node apart terminate_ranks_on_node "$1" "${2:-0}"
+        loop_over_nodes apart terminate_ranks_on_node "$1" "${2:-0}"
     } >/dev/null 2>&1 &
     wait_limited $! ||
         warn old-ranks "ranks of an earlier attempt may still run: ending them failed on at" \

@@ -15,11 +15,11 @@ local_node() {
     exec timeout --kill-after=5 "${@:2}"
 }
 
-# for_each_node HOW FUNCTION ARGUMENT...: run `FUNCTION NUMBER ARGUMENT...` for each node, all at
+# loop_over_nodes HOW FUNCTION ARGUMENT...: run `FUNCTION NUMBER ARGUMENT...` for each node, all at
 # the same time. NUMBER begins at 0. Each call runs in a separate process, which FUNCTION replaces
 # by exec. Forwards SIGTERM to all of them. HOW is `together` if a node that fails ends the others,
 # whose ranks would wait for its ranks, or `apart`. Returns the exit code of the first that failed.
-for_each_node() {
+loop_over_nodes() {
     local number stopped='' started=()
     # $! is passed too, as it may not be in `started` yet.
     trap 'stopped=1; terminate_node_processes "${started[@]}" "${!:-}"' TERM

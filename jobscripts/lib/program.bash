@@ -61,7 +61,7 @@ preflight() {
         check=(python3 -m trainer.launch.preflight "${trainer_arguments[@]}")
     fi
     [ -z "${TRAINER_PROBE_ADDRESS:-}" ] || check=(python3 "$lib/try_head.py" "${check[@]}")
-    step_on_each_node 0 "${container[@]}" "${check[@]}" ||
+    run_step_on_nodes 0 "${container[@]}" "${check[@]}" ||
         die node-not-ready "the preflight failed on at least one node$step_failure"
     first_node_is_probed=''
     stop_server
@@ -82,7 +82,7 @@ choose_numa_binding() {
         log "numa_binding is not used: it does not support several GPUs per rank"
         return
     fi
-    step_on_each_node 0 "${container[@]}" numactl --physcpubind=+0 true ||
+    run_step_on_nodes 0 "${container[@]}" numactl --physcpubind=+0 true ||
         die no-numactl \
             "numa_binding: the program numactl does not run on every node$step_failure; install" \
             "it in the image, or on the nodes with USE_CONTAINER=0"
@@ -92,7 +92,7 @@ choose_numa_binding() {
 # check_profiler: check that SLIPWAY_PROFILER runs where the ranks will run. Fails if not.
 check_profiler() {
     [ -z "${SLIPWAY_PROFILER:-}" ] ||
-        step_on_each_node 0 "${container[@]}" "$SLIPWAY_PROFILER" --version ||
+        run_step_on_nodes 0 "${container[@]}" "$SLIPWAY_PROFILER" --version ||
         die no-profiler \
             "SLIPWAY_PROFILER=$SLIPWAY_PROFILER does not run on every node$step_failure; it must" \
             "be on PATH: in the image, or by a module with USE_CONTAINER=0"

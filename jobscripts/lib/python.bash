@@ -149,7 +149,7 @@ build_local_venv() {
     venv=$scratch/venv
     PATH=$venv/bin:$PATH
     check_clone build/setup
-    step_on_each_node 3600 env PIP_NO_CACHE_DIR=1 VENV="$venv" VARIANT="${SLIPWAY_VARIANT:-cuda}" \
+    run_step_on_nodes 3600 env PIP_NO_CACHE_DIR=1 VENV="$venv" VARIANT="${SLIPWAY_VARIANT:-cuda}" \
         WHEELHOUSE="${SLIPWAY_WHEELHOUSE:-}" PYTHON="${SLIPWAY_PYTHON:-python3}" \
         build/setup train ||
         die build-failed "cannot make the environment on every node$step_failure"

@@ -32,12 +32,12 @@ set_nodes() {
 run_attempts() {
     restarts=0 restarts_without_progress=0
     terminate_earlier_ranks
-    run_step "$1"
+    run_launch "$1"
     while attempt_has_died && plan_restart; do
         start_next_attempt
         start_guard
         start_scratch_watch
-        run_step "$1"
+        run_launch "$1"
     done
 }
 

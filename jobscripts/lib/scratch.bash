@@ -53,7 +53,7 @@ make_folder_on_each_node() {
     ! is_trusted "$1" || trusted=1
     for try in 1 2; do
         code=0
-        step_on_each_node 0 sh "$lib/make_folder.sh" "$trusted" "$@" || code=$?
+        run_step_on_nodes 0 sh "$lib/make_folder.sh" "$trusted" "$@" || code=$?
         [ "$code" = 124 ] || [ "$code" = 137 ] || break # exit codes of timeout(1)
         [ "$try" = 2 ] ||
             warn slow-nodes "the nodes exceeded SLIPWAY_PREFLIGHT_SECONDS: trying once more"
@@ -82,7 +82,7 @@ remove_old_scratch() {
 # no GPU, because ranks that cannot be killed may hold the GPUs.
 remove_on_each_node() {
     local gpu_options=("${HELPER_OPTIONS[@]}")
-    on_each_node "$1" sh "$lib/remove_folders.sh" "${@:2}"
+    run_on_nodes "$1" sh "$lib/remove_folders.sh" "${@:2}"
 }
 
 # random_name: print 16 random hexadecimal digits.

@@ -22,7 +22,7 @@ srun_each_node() {
 # srun_node_by_node COMMAND...: run a job step on each node, all at the same time. NODE_RANK and
 # PET_NODE_RANK contain the number of the node.
 srun_node_by_node() {
-    for_each_node together srun_node 0 "$@"
+    loop_over_nodes together srun_node 0 "$@"
 }
 
 # srun_node NUMBER SECONDS COMMAND...: run a job step on the node of this number. With a time limit

@@ -9,7 +9,7 @@
 ssh_each_node() {
     local how=apart
     [ "$1" != 0 ] || how=together
-    for_each_node "$how" ssh_node "$@"
+    loop_over_nodes "$how" ssh_node "$@"
 }
 
 # ssh_node NUMBER SECONDS COMMAND...: run COMMAND on the node of this number. With 0 there is no

@@ -15,10 +15,10 @@ terminate_step() {
     [ -z "$step_may_run" ] || kill "${!:-}" 2>/dev/null || :
 }
 
-# on_each_node SECONDS COMMAND...: run COMMAND once on each node, spare nodes included, with the
+# run_on_nodes SECONDS COMMAND...: run COMMAND once on each node, spare nodes included, with the
 # site's launcher and this time limit. The command runs in the background, because Bash runs traps
 # only between foreground commands. Returns its exit code.
-on_each_node() {
+run_on_nodes() {
     step_may_run=1
     {
         [ ${#spare_nodes[@]} = 0 ] || set_nodes "${nodes[@]}" "${spare_nodes[@]}"
@@ -27,18 +27,18 @@ on_each_node() {
     wait_limited $!
 }
 
-# step_on_each_node SECONDS COMMAND...: like on_each_node, with a limit of SECONDS or
+# run_step_on_nodes SECONDS COMMAND...: like run_on_nodes, with a limit of SECONDS or
 # SLIPWAY_PREFLIGHT_SECONDS, whichever is longer. Runs the command again if nodes have died and can
 # be replaced, or once if a process was killed. Returns the exit code. Sets step_failure
 # (explain_failure).
-step_on_each_node() {
+run_step_on_nodes() {
     local began=$SECONDS limit=$1 code=0
     ((limit > SLIPWAY_PREFLIGHT_SECONDS)) || limit=$SLIPWAY_PREFLIGHT_SECONDS
-    on_each_node "$limit" "${@:2}" || code=$?
+    run_on_nodes "$limit" "${@:2}" || code=$?
     explain_failure "$code" "$limit" "$began"
     if [ "$code" != 0 ] && { replace_lost_nodes || retry_killed_step; }; then
         code=0
-        step_on_each_node "$@" || code=$?
+        run_step_on_nodes "$@" || code=$?
     fi
     return "$code"
 }

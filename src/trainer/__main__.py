@@ -43,8 +43,8 @@ def _command_or_training(argv: list[str], request: StopRequest) -> int:
         return command(argv[1:])
     # Read only the flag that job scripts pass: parsing the other arguments may be what fails.
     folder = next((value for flag, value in itertools.pairwise(argv) if flag == "--output-dir"), None)
-    leave = partial(write_cause, folder=folder, variables=os.environ)
-    return run_to_exit_code(lambda: _train(argv, request), leave=leave)
+    on_error = partial(write_cause, folder=folder, variables=os.environ)
+    return run_to_exit_code(lambda: _train(argv, request), on_error=on_error)
 
 
 def _train(argv: list[str], request: StopRequest) -> int:

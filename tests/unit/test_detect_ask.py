@@ -43,20 +43,20 @@ def script(folder, text):
 class TestAsker:
     def test_missing_or_failing_command_returns_error(self, tmp_path):
         asker = Asker(os.environ)
-        assert asker.ask("no-such-program").error == os.strerror(errno.ENOENT)
+        assert asker.run("no-such-program").error == os.strerror(errno.ENOENT)
         failing = script(tmp_path, "echo out; echo first >&2; echo why >&2; exit 3")
-        assert asker.ask(failing)[1:] == ("", "why")
-        silent = asker.ask(script(tmp_path, "exit 3"))
+        assert asker.run(failing)[1:] == ("", "why")
+        silent = asker.run(script(tmp_path, "exit 3"))
         assert (silent.text, silent.error.split()[-1]) == ("", "3")
-        assert asker.ask("no\0thing").error
+        assert asker.run("no\0thing").error
         assert len(asker.failed) == 4
 
     def test_hanging_command_is_killed_with_children_and_not_restarted(self, tmp_path, monkeypatch):
         monkeypatch.setattr(ask, "LIMIT", 3.0)
         program = script(tmp_path, f"echo x >>{tmp_path}/started; sleep 600 & echo $! >{tmp_path}/child; wait")
         asker, began = Asker(os.environ), time.monotonic()
-        assert asker.ask(program).error.endswith(" 3 s")
-        assert program in asker.ask(program, "again").error
+        assert asker.run(program).error.endswith(" 3 s")
+        assert program in asker.run(program, "again").error
         assert time.monotonic() - began < 300
         assert (tmp_path / "started").read_text() == "x\n"
         child = Path("/proc", (tmp_path / "child").read_text().strip(), "stat")

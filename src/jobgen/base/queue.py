@@ -98,7 +98,7 @@ LIMIT = 60.0
 """Time limit of a scheduler's command, in seconds."""
 
 
-def ask(command: List[str], **variables: str) -> Tuple[int, str, str]:
+def run_command(command: List[str], **variables: str) -> Tuple[int, str, str]:
     """Run a scheduler's command with additional ``variables``; return exit code, output, and errors on one line.
 
     The exit code is 127 if the command cannot be started, and 124 after LIMIT seconds.

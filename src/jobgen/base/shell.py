@@ -52,7 +52,7 @@ def quote(word: Word) -> str:
     """
     if isinstance(word, Expansion):
         return word.text
-    return shlex.quote(one_line(word))
+    return shlex.quote(require_one_line(word))
 
 
 def command(words: Sequence[Word]) -> str:
@@ -76,7 +76,7 @@ def wrapped(layers: List[Layer], *, indent: int) -> str:
     return " \\\n".join(lines)
 
 
-def one_line(text: str) -> str:
+def require_one_line(text: str) -> str:
     """Return ``text`` unchanged if a line of a script or a directive can contain it.
 
     Raises:
@@ -102,4 +102,4 @@ def default(text: str) -> str:
             "bad-path",
             f"{text!r} contains a single quote, which defaults cannot contain: rename it, or set it at submission.",
         )
-    return "".join("\\" + char if char in '\\"$`}' else char for char in one_line(text))
+    return "".join("\\" + char if char in '\\"$`}' else char for char in require_one_line(text))

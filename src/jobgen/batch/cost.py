@@ -33,7 +33,7 @@ def cost_of(jobs: List[Job]) -> Cost:
     )
 
 
-def ask(hours: float, *, limit: float, yes: bool) -> None:
+def confirm(hours: float, *, limit: float, yes: bool) -> None:
     """Request confirmation at the terminal if ``hours`` exceed ``limit``, unless ``yes``.
 
     Raises:

@@ -41,7 +41,7 @@ class Asker:
         self.failed: List[Answer] = []
         self._hanging: Set[str] = set()
 
-    def ask(self, *words: str, both: bool = False, expected: bool = True) -> Answer:
+    def run(self, *words: str, both: bool = False, expected: bool = True) -> Answer:
         """Run a command and return its standard output; with ``both``, standard error too.
 
         If the command is missing, fails or hangs, the answer has no text. If ``expected``, it is added to ``failed``.

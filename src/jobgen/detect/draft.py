@@ -43,7 +43,7 @@ class Draft:
         """Set a value, unless the key already has one."""
         self.found.setdefault(key, Found(value, source))
 
-    def ask(self, key: str, question: str, candidate: Optional[Value] = None) -> None:
+    def add_question(self, key: str, question: str, candidate: Optional[Value] = None) -> None:
         """Add a question about a key, or about its detected value."""
         self.questions.setdefault(key, []).append(Question(question, candidate))
 

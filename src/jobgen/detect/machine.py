@@ -40,7 +40,7 @@ def draft_machine(draft: Draft, asker: Asker, *, has_pyxis: bool) -> None:
     for name in PROXIES:
         value = asker.env.get(name, "")
         if "@" in value:
-            draft.ask(
+            draft.add_question(
                 f"env.{name}",
                 f"Which {name} do nodes use? The value on this machine contains a password.",
                 "http://HOST:PORT",
@@ -67,20 +67,20 @@ def _container(draft: Draft, asker: Asker, modules: Dict[str, List[str]], *, has
         draft.add("container", runtime, f"{COMMAND}: {names[0]}")
         draft.add("modules", (names[0],), f"{COMMAND}{others}")
     elif shutil.which("podman"):
-        draft.add("container", "podman", asker.ask("podman", "--version").text.strip() or "podman is on this machine")
-        draft.ask("container", "Can jobs use podman: rootless, and on the nodes too?", "none")
+        draft.add("container", "podman", asker.run("podman", "--version").text.strip() or "podman is on this machine")
+        draft.add_question("container", "Can jobs use podman: rootless, and on the nodes too?", "none")
     else:
         _no_container(draft, modules)
     if torch and "venv" not in draft.found:
         text = f"Should jobs use a PyTorch module, not a container? {COMMAND}: {listed(torch)}. Add it to modules too."
-        draft.ask("venv", text, "modules")
+        draft.add_question("venv", text, "modules")
 
 
 def _runtime(asker: Asker) -> Optional[Tuple[str, str]]:
     """Return the name and version text of Apptainer or Singularity on PATH, or None; one may be a link to the other."""
     for program in SIF_RUNTIMES:
         if shutil.which(program):
-            lines = asker.ask(program, "--version").text.split("\n")
+            lines = asker.run(program, "--version").text.split("\n")
             said = next((line for line in lines if re.search("version [0-9]|^[0-9]", line)), "").strip()
             name = next((name for name in SIF_RUNTIMES if said.startswith(name)), program)
             return name, f"{program} --version: {said}" if said else f"{program} is on this machine, version unknown"
@@ -90,25 +90,27 @@ def _runtime(asker: Asker) -> Optional[Tuple[str, str]]:
 def _no_container(draft: Draft, modules: Dict[str, List[str]]) -> None:
     torch = modules.get("torch", [])
     draft.add("container", "none", f"no apptainer, singularity, podman or pyxis on this machine or in {COMMAND}")
-    draft.ask("container", "Do the nodes have a container runtime that this machine does not have?", "apptainer")
+    draft.add_question(
+        "container", "Do the nodes have a container runtime that this machine does not have?", "apptainer"
+    )
     if torch:
         others = f"; others: {listed(torch[1:])}" if torch[1:] else ""
         draft.add("venv", "modules", f"{COMMAND}: {torch[0]}")
         draft.add("modules", (torch[0],), f"{COMMAND}{others}")
     elif pythons := modules.get("python"):
         text = f"Is one of these modules needed to build .venv (Python 3.11 or later)? {COMMAND}: {listed(pythons)}."
-        draft.ask("modules", text, (pythons[0],))
+        draft.add_question("modules", text, (pythons[0],))
 
 
 def _namespaces(draft: Draft, asker: Asker, program: str) -> None:
     """Add a question if users have neither user namespaces nor a setuid starter to run containers."""
-    answer = asker.ask("unshare", "--user", "--map-root-user", "true", expected=False)
+    answer = asker.run("unshare", "--user", "--map-root-user", "true", expected=False)
     if not answer.error or _has_starter(program):
         return
     reasons = [path for path, value in NAMESPACES if _content(path) == value]
     why = f" ({listed(reasons)})" if reasons else ""
     text = f"Can users run containers on the nodes? This machine has no user namespaces{why} and no setuid {program} "
-    draft.ask("container", f"{text}starter.", "none")
+    draft.add_question("container", f"{text}starter.", "none")
 
 
 def _has_starter(program: str) -> bool:
@@ -135,7 +137,7 @@ def _content(path: str) -> str:
 
 def _interfaces(draft: Draft, asker: Asker, modules: Dict[str, List[str]]) -> None:
     """Detect the interfaces of Slingshot and InfiniBand networks, and an MPI other than Open MPI."""
-    text = asker.ask("ip", "-brief", "link", "show", expected=False).text
+    text = asker.run("ip", "-brief", "link", "show", expected=False).text
     names = [line.split()[0].partition("@")[0] for line in text.splitlines() if line.strip()]
     names = names or [path.name for path in Path("/sys/class/net").glob("*")]
     fast = sorted(name for name in names if re.fullmatch(r"hsn[0-9]+", name))
@@ -146,13 +148,13 @@ def _interfaces(draft: Draft, asker: Asker, modules: Dict[str, List[str]]) -> No
     infiniband = sorted(name for name in names if re.fullmatch(r"ib[a-z0-9]*", name))
     if infiniband and not fast:
         text = f"Do nodes have {listed(infiniband)} too? Dask can connect to its workers by it; NCCL detects it."
-        draft.ask("interface", text, infiniband[0])
+        draft.add_question("interface", text, infiniband[0])
     mpi = fast or modules.get("cray-mpich", [])
     if mpi:
         what = "Cray's MPI" if modules.get("cray-mpich") else "a Slingshot network, so probably Cray's MPI"
         draft.add("mpi", "other", f"{what}: {listed(modules.get('cray-mpich') or fast)}")
     elif shutil.which("mpirun"):
-        said = asker.ask("mpirun", "--version", both=True).text
+        said = asker.run("mpirun", "--version", both=True).text
         if said and "Open MPI" not in said and "OpenRTE" not in said and "PRRTE" not in said:
             draft.add("mpi", "other", f"mpirun --version: {said.strip().splitlines()[0][:80]}")
 
@@ -165,7 +167,7 @@ def _folders(draft: Draft, env: Mapping[str, str]) -> None:
         name, path = possible[0]
         others = f"; others: {listed(f'{other}={path}' for other, path in possible[1:])}" if possible[1:] else ""
         draft.add("output", f"${name}/runs", f"{name}={path} on this node{others}")
-        draft.ask("output", f"How long are files in ${name} kept? Many sites delete them after some weeks.")
+        draft.add_question("output", f"How long are files in ${name} kept? Many sites delete them after some weeks.")
     elif draft.found["scheduler"].value != "local":
         text = "Which folder has space for run folders? The default is runs/ in the folder of submission."
-        draft.ask("output", text, "/scratch/$USER/runs")
+        draft.add_question("output", text, "/scratch/$USER/runs")

@@ -26,7 +26,7 @@ WANTED = {
 
 def read_modules(asker: Asker) -> Dict[str, List[str]]:
     """Return the modules of each kind in WANTED, the default first, then the newest."""
-    answer = asker.ask("bash", "--login", "-c", SCRIPT, expected=False)
+    answer = asker.run("bash", "--login", "-c", SCRIPT, expected=False)
     if answer.error.startswith("no "):  # it hung; a machine without modules is not a failure
         asker.failed.append(answer)
     lines = answer.text.partition("BEGIN MODULES\n")[2].splitlines()

@@ -32,8 +32,8 @@ def draft_single_machine(draft: Draft, asker: Asker) -> None:
     draft.add("name", host if is_plain(host) else "machine", "host name")
     draft.add("scheduler", "local", "neither sbatch nor qsub is on this machine")
     draft.add("resume", "none", "without a scheduler, runs cannot be requeued")
-    nvidia = re.findall(r"(?m)^GPU [0-9]+: (.*?) \(UUID", asker.ask("nvidia-smi", "-L", expected=False).text)
-    amd = re.findall(r"(?m)^GPU\[([0-9]+)\]", asker.ask("rocm-smi", "--showid", expected=False).text)
+    nvidia = re.findall(r"(?m)^GPU [0-9]+: (.*?) \(UUID", asker.run("nvidia-smi", "-L", expected=False).text)
+    amd = re.findall(r"(?m)^GPU\[([0-9]+)\]", asker.run("rocm-smi", "--showid", expected=False).text)
     if nvidia:
         draft.add("accelerator", "nvidia", f"nvidia-smi -L: {nvidia[0]}")
     elif amd:
@@ -43,8 +43,8 @@ def draft_single_machine(draft: Draft, asker: Asker) -> None:
     gpus = len(nvidia) or len(set(amd)) or 1
     counted = "nvidia-smi -L" if nvidia else "rocm-smi --showid" if amd else "no GPUs: number of ranks"
     draft.add("gpus_per_node", gpus, counted)
-    cores = re.findall(r"(?m)^[0-9]+,[0-9]+", asker.ask("lscpu", "--parse=CORE,SOCKET", expected=False).text)
+    cores = re.findall(r"(?m)^[0-9]+,[0-9]+", asker.run("lscpu", "--parse=CORE,SOCKET", expected=False).text)
     if cores:
         draft.add("cpus_per_gpu", max(1, len(set(cores)) // gpus), f"lscpu: {len(set(cores))} cores")
     else:
-        draft.ask("cpus_per_gpu", "How many CPU cores per GPU?", 4)
+        draft.add_question("cpus_per_gpu", "How many CPU cores per GPU?", 4)

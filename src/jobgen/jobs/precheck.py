@@ -37,14 +37,14 @@ def precheck(job: Job, environment: Mapping[str, str], arguments: List[str], *, 
         yield from _check_build(job, arguments, settings)
         return
     if job.spec.task == "shell":
-        yield from _check_environment(job, settings, environment, site=site)
+        yield from _check_runtime(job, settings, environment, site=site)
         yield from _check_data(job, settings)
         return
     yield from _check_arguments(arguments, settings)
     run_dir = environment.get("SLIPWAY_RUN_DIR")
     if not (run_dir and Path(run_dir, JOB_SCRIPT).is_file()):  # an existing run uses its saved settings
         yield from _check_backend(job, settings, site=site)
-        yield from _check_environment(job, settings, environment, site=site)
+        yield from _check_runtime(job, settings, environment, site=site)
         yield from _check_inputs(job, settings)
 
 
@@ -141,9 +141,7 @@ def _check_backend(job: Job, settings: Settings, *, site: str) -> Iterator[Jobge
         )
 
 
-def _check_environment(
-    job: Job, settings: Settings, environment: Mapping[str, str], *, site: str
-) -> Iterator[JobgenError]:
+def _check_runtime(job: Job, settings: Settings, environment: Mapping[str, str], *, site: str) -> Iterator[JobgenError]:
     """Check that the image or the Python environment of the job exists."""
     here = "" if os.access(BUILDS["image"], os.X_OK) else " in a clone"
     if not settings["USE_CONTAINER"]:

@@ -71,7 +71,7 @@ def final_calls(job: Job) -> List[Call]:
         "restart": "exits by the verdict; requests nodes again after a time limit",
         "none": "exits by the verdict",
     }[job.resume]
-    launch = ('run_step "launch_$BACKEND"', "runs the launch; forwards the scheduler's signals")
+    launch = ('run_launch "launch_$BACKEND"', "runs the launch; forwards the scheduler's signals")
     if not job.spec.client:
         why = "runs the launch; again if ranks or nodes died"
         launch = ('run_attempts "launch_$BACKEND"', why)

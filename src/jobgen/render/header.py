@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Dict, List, Mapping, Sequence
 
 from jobgen.base.job import BUILDS, Job
-from jobgen.base.shell import COLUMNS, one_line, quote
+from jobgen.base.shell import COLUMNS, quote, require_one_line
 from jobgen.render.launch import backends
 from jobgen.render.template import fill
 from jobgen.runtimes import container_of
@@ -70,20 +70,20 @@ WIDTHS = {"Clean-up": (31, 7, 21, 21), "Restart": (31, 21, 30)}
 
 def about(job: Job) -> str:
     """Return the first lines: the purpose of the script."""
-    return "\n# ".join(textwrap.wrap(one_line(job.spec.about.replace("{launcher}", job.launcher)), COLUMNS - 2))
+    return "\n# ".join(textwrap.wrap(require_one_line(job.spec.about.replace("{launcher}", job.launcher)), COLUMNS - 2))
 
 
-def contract(job: Job, scheduler: Scheduler, values: Dict[str, str]) -> str:
+def entries(job: Job, scheduler: Scheduler, values: Dict[str, str]) -> str:
     """Return the entries of the header: a template filled with ``values`` and the scheduler's texts."""
     if job.spec.task in BUILDS:
         task = job.spec.task
-        stop = f"{scheduler.contract.stop.split()[0]} JOB." if scheduler.has_queue else "Ctrl-C or SIGTERM."
+        stop = f"{scheduler.header_text.stop.split()[0]} JOB." if scheduler.has_queue else "Ctrl-C or SIGTERM."
         given = {"cancel": stop, "built": BUILT[task], "room": ROOM[task]}
         return _entries(fill("building_header.txt", {**values, **given}))
-    differing = scheduler.contract.sentences() if scheduler.has_queue else {}
+    differing = scheduler.header_text.sentences() if scheduler.has_queue else {}
     torchrun = "torchrun" in values["launch"]
     patience = "; torchrun ends them after 30 s" if torchrun else ""
-    sentences = {f"contract_{name}": text.replace(TORCHRUN, patience) for name, text in differing.items()}
+    sentences = {f"scheduler_{name}": text.replace(TORCHRUN, patience) for name, text in differing.items()}
     watching = WATCHING if scheduler.has_queue else WATCHING_HERE
     tables = _tables(job, scheduler) if scheduler.has_queue else {}
     runtime = container_of(job.site.container)
@@ -131,8 +131,8 @@ def _tables(job: Job, scheduler: Scheduler) -> Dict[str, List[str]]:
         *requeues,
     ]
     rows = {
-        "Clean-up": [CLEAN_UP, *scheduler.contract.clean_up],
-        "Restart": [RESTART, *restarts, *scheduler.contract.restarts],
+        "Clean-up": [CLEAN_UP, *scheduler.header_text.clean_up],
+        "Restart": [RESTART, *restarts, *scheduler.header_text.restarts],
     }
     return {label: _table(rows[label], WIDTHS[label]) for label in rows}
 

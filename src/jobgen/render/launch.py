@@ -47,7 +47,7 @@ def bound_backends(job: Job) -> List[str]:
 
 
 def launches(job: Job) -> str:
-    """Return the Bash functions ``launch_BACKEND``, which ``run_step`` calls."""
+    """Return the Bash functions ``launch_BACKEND``, which ``run_launch`` calls."""
     return "\n\n".join(_function(job, backend) for backend in backends(job))
 
 

@@ -11,7 +11,7 @@ from typing import Dict, List, Mapping, Sequence, Tuple
 from jobgen.base.errors import JobgenError
 from jobgen.base.job import BUILDS, Job
 from jobgen.base.paths import data_folder
-from jobgen.base.shell import COLUMNS, command, default, one_line, quote
+from jobgen.base.shell import COLUMNS, command, default, quote, require_one_line
 from jobgen.launchers import launcher_of
 from jobgen.render import header
 from jobgen.render.calls import build_calls, final_calls, shell_calls, training_calls
@@ -47,7 +47,7 @@ def render(job: Job, *, path: str, given: Mapping[str, str] = NOTHING, standalon
     building = job.spec.task in BUILDS
     values["launch"] = "" if building else launches(job)
     values["signals"] = "" if building else fill("signals.bash", values)
-    values["header"] = header.contract(job, scheduler, values)
+    values["header"] = header.entries(job, scheduler, values)
     values["head"] = fill("head.bash", values)
     if building:
         values["calls"] = _commented(build_calls(job), column=BESIDE_CALLS)
@@ -75,8 +75,8 @@ def _values(job: Job, scheduler: Scheduler, *, path: str, given: Mapping[str, st
     """Return the values of the placeholders of all templates."""
     values = {
         "about": header.about(job),
-        "job": one_line(job.spec.name),
-        "path": one_line(path),
+        "job": require_one_line(job.spec.name),
+        "path": require_one_line(path),
         "script": re.sub(r"[^\w.-]", "_", Path(path).name, flags=re.ASCII),
         "scheduler": scheduler.name,
         "submit": scheduler.submit,
@@ -85,7 +85,7 @@ def _values(job: Job, scheduler: Scheduler, *, path: str, given: Mapping[str, st
         "owners": owners(),
         "unset": fill("unset.bash", {}),
         "output": _commented(_output(job)),
-        "site": one_line(job.site.name),
+        "site": require_one_line(job.site.name),
         "directives": directives_text(scheduler.directives(job), scheduler),
         "settings": _commented(_settings(job)),
         "example": f"SLIPWAY_CONFIG=mine.toml {scheduler.submit} {path}",

@@ -75,7 +75,7 @@ class Scheduler:
     identity: str
     """Bash that sets ``job_id`` and ``submit_folder``, and ``restarted`` (empty in a new job) if the scheduler reports
     restarts."""
-    contract: HeaderText
+    header_text: HeaderText
     """Sentences of the header; only schedulers with a queue have them."""
     restarted = ""
     """Bash that sets ``restarted`` from the files in ``run_dir``, if the scheduler did not report it."""

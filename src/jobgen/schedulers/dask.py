@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Dict, List, Tuple
 import msgspec
 
 from jobgen.base.job import Job
-from jobgen.base.shell import one_line
+from jobgen.base.shell import require_one_line
 from jobgen.schedulers import Scheduler, scheduler_of
 
 IDENTITY = """\
@@ -52,7 +52,7 @@ class DaskClient(Scheduler):
     def site_text(self, job: Job) -> str:
         """Return the Bash function that prints the request."""
         text = json.dumps(request(job), indent=4, ensure_ascii=False)
-        return REQUEST.replace("@", "\n".join(one_line(line) for line in text.splitlines()))
+        return REQUEST.replace("@", "\n".join(require_one_line(line) for line in text.splitlines()))
 
 
 def request(job: Job) -> Dict[str, Any]:

@@ -15,8 +15,8 @@ import msgspec
 
 from jobgen.base.errors import JobgenError
 from jobgen.base.job import BUILDS, Job, Option
-from jobgen.base.queue import JobId, Phase, Seen, ask
-from jobgen.base.shell import Expansion, Word, one_line, words_of
+from jobgen.base.queue import JobId, Phase, Seen, run_command
+from jobgen.base.shell import Expansion, Word, require_one_line, words_of
 from jobgen.schedulers import (
     Array,
     Directive,
@@ -81,7 +81,7 @@ RESTARTED = """\
 [ -n "$record" ] || # PBS does not answer: 1 if this job began an attempt here within 30 days
     restarted=$(find -- "$run_dir/logs/" -path "*/job" -mtime -30 -exec grep --quiet \\
         --line-regexp "pbs $job_id\\( ${PBS_JOBID#*.}\\)\\?" {} \\; -printf 1 -quit 2>/dev/null) || :"""
-CONTRACT = HeaderText(
+HEADER_TEXT = HeaderText(
     stop="qdel JOB: the ranks get SIGTERM and save; PBS kills them after the site's kill_delay@{torchrun}. The job "
     "ends and is not requeued.",
     log="PBS's log, with all output of the ranks and without a limit, goes to the folder of submission.",
@@ -128,7 +128,7 @@ class PbsQueue:
             array = f"{job.number}[]{server}"
             tries += [["-t", "-f", array], ["-x", "-t", "-f", array]]
         for arguments in tries:
-            code, out, error = ask(["qstat", *arguments])
+            code, out, error = run_command(["qstat", *arguments])
             if code and "-x" not in arguments and not any(text.lower() in error.lower() for text in UNKNOWN):
                 raise JobgenError("scheduler-silent", f"PBS does not answer for job {one}: {error}.")
             if seen := [_of_qstat(text) for text in re.split(r"(?m)^Job Id: ", out)[1:]]:
@@ -141,7 +141,7 @@ class PbsQueue:
 
     def largest_array(self) -> Optional[int]:
         """Return the server's max_array_size (Torque: max_job_array_size), or None."""
-        _, out, _ = ask(["qstat", "-B", "-f"])
+        _, out, _ = run_command(["qstat", "-B", "-f"])
         found = re.search(r"(?m)^ +max_(?:job_)?array_size = ([0-9]+)$", out)
         return int(found[1]) if found else None
 
@@ -181,7 +181,7 @@ class PBS(Scheduler):
     launcher = "ssh"
     identity = IDENTITY
     restarted = RESTARTED
-    contract = CONTRACT
+    header_text = HEADER_TEXT
     comments: Literal["beside", "above"] = "above"
     resumes: ClassVar[Dict[str, str]] = {
         "requeue": "qrerun",
@@ -211,7 +211,7 @@ class PBS(Scheduler):
         rows = [(line, why) for why, line in lines.items()]
         if job.spec.spares or job.spec.shrink:
             rows.append((f"#PBS {TOLERATE[job.site.pbs]}", "a lost node does not end the job: see above"))
-        return rows + [(f"#PBS {one_line(text)}", SITE) for text in job.site.directives]
+        return rows + [(f"#PBS {require_one_line(text)}", SITE) for text in job.site.directives]
 
     def site_lines(self, job: Job) -> List[Tuple[str, str]]:
         """Return values that PBS does not provide inside a job."""
@@ -274,8 +274,8 @@ def _nodes(job: Job) -> Dict[str, Option]:
 def _option(name: str, value: Option) -> str:
     """Return ``-q gpu`` for one-letter options and ``-l walltime=01:00:00`` for resources."""
     if len(name) > 1:
-        return one_line(f"-l {name}={value}")
-    return one_line(f"-{name}" if value is True else f"-{name} {value}")
+        return require_one_line(f"-l {name}={value}")
+    return require_one_line(f"-{name}" if value is True else f"-{name} {value}")
 
 
 SCHEDULER = PBS()

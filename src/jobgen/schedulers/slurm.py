@@ -8,8 +8,8 @@ from typing import ClassVar, Dict, List, Optional
 
 from jobgen.base.errors import JobgenError
 from jobgen.base.job import BUILDS, Job, Option
-from jobgen.base.queue import JobId, Phase, Seen, ask
-from jobgen.base.shell import one_line, quote
+from jobgen.base.queue import JobId, Phase, Seen, run_command
+from jobgen.base.shell import quote, require_one_line
 from jobgen.schedulers import (
     Array,
     Directive,
@@ -73,7 +73,7 @@ if [[ $script == */slurm_script ]]; then # a copy; Command= has the original pat
     [[ $script == /* ]] && script=$(realpath --canonicalize-missing -- "$script") ||
         script=$0 # no record, or the script was read from standard input
 fi"""
-CONTRACT = HeaderText(
+HEADER_TEXT = HeaderText(
     stop="scancel JOB: the ranks get SIGTERM and save; Slurm kills them after the site's KillWait@{torchrun}. The job "
     "ends and is not requeued.",
     log="Slurm's log, with all output of the ranks and without a limit, goes to the folder of submission.",
@@ -126,13 +126,13 @@ class SlurmQueue:
         if job.server:  # a PBS job; Slurm's job of that number is a different one
             return []
         # without this variable, Slurm truncates a long list of array tasks with "..."
-        code, out, error = ask(["scontrol", "--oneliner", "show", "job", str(job)], SLURM_BITSTR_LEN="0")
+        code, out, error = run_command(["scontrol", "--oneliner", "show", "job", str(job)], SLURM_BITSTR_LEN="0")
         if code == 0:
             return [_of_scontrol(line) for line in out.splitlines() if line.startswith("JobId=")]
         if "Invalid job id" not in error and "not found" not in out:  # for a task: on standard output
             raise JobgenError("scheduler-silent", f"Slurm does not answer for job {job}: {error}.")
         options = ["--allocations", "--noheader", "--parsable2", f"--format={','.join(FIELDS)}"]
-        code, out, _ = ask(["sacct", f"--jobs={job}", *options])
+        code, out, _ = run_command(["sacct", f"--jobs={job}", *options])
         return [_of_sacct(line) for line in out.splitlines() if line] if code == 0 else []  # no accounting
 
     def cancel(self, job: JobId, seen: List[Seen]) -> List[str]:  # noqa: ARG002 -- of the protocol
@@ -141,7 +141,7 @@ class SlurmQueue:
 
     def largest_array(self) -> Optional[int]:
         """Return Slurm's MaxArraySize, or None."""
-        _, out, _ = ask(["scontrol", "show", "config"])
+        _, out, _ = run_command(["scontrol", "show", "config"])
         found = re.search(r"(?m)^MaxArraySize *= *([0-9]+)$", out)
         return int(found[1]) if found else None
 
@@ -183,7 +183,7 @@ class Slurm(Scheduler):
     launcher = "srun"
     identity = IDENTITY
     script_path = SCRIPT_PATH
-    contract = CONTRACT
+    header_text = HEADER_TEXT
     resumes: ClassVar[Dict[str, str]] = {"requeue": "scontrol requeue"}
     early_seconds = 2 * EARLY_SECONDS
     test_option = "--test-only"
@@ -219,7 +219,7 @@ class Slurm(Scheduler):
             for name, value in options.items()
             if value is not False
         ]
-        return lines + [(f"#SBATCH {one_line(text)}", "asked for by the site") for text in job.site.directives]
+        return lines + [(f"#SBATCH {require_one_line(text)}", "asked for by the site") for text in job.site.directives]
 
     def array(self, job: Job, *, tasks: int, at_once: int) -> Array:
         """Return the directives with --array added."""
@@ -314,7 +314,7 @@ def _reasons(job: Job) -> Dict[str, str]:
 
 def _option(name: str, value: Option) -> str:
     """Return an option quoted for sbatch, which splits at blanks and reads quotes and backslashes as a shell does."""
-    text = one_line(f"--{name}" if value is True else f"--{name}={value}")
+    text = require_one_line(f"--{name}" if value is True else f"--{name}={value}")
     return quote(text) if set(text) & set(" \t'\"\\#") else text
 
 

@@ -19,7 +19,7 @@ from slipway.state.optimizer_attributes import parameters_in
 from slipway.state.wrappers import replicas_in
 
 
-class Replicas:
+class ReplicatedTensors:
     """Finds the tensors that training keeps identical on all ranks, so that a save need not compare them."""
 
     def __init__(self, modules: Mapping[str, nn.Module], optimizers: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from slipway.base.errors import SlipwayError, from_json, to_json, warn
 from slipway.base.memory_limits import available_memory
-from slipway.capture.data_parallel import Replicas
+from slipway.capture.data_parallel import ReplicatedTensors
 from slipway.checkpoint.format import Tensors
 from slipway.checkpoint.stateful import RANKS, Stateful, restores_in_place, split, state_of
 from slipway.dist.collectives import all_gather_json, gather_bytes
@@ -41,7 +41,7 @@ class PerRankState:
 
 
 def collect(
-    components: Mapping[str, Stateful], replicas: Replicas, comm: Communicator, *, warned: set[tuple[str, str]]
+    components: Mapping[str, Stateful], replicas: ReplicatedTensors, comm: Communicator, *, warned: set[tuple[str, str]]
 ) -> PerRankState:
     """Compare ``components`` on all ranks, and gather states that differ from rank 0's; all ranks must call this.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from slipway.capture.data_parallel import Replicas
+from slipway.capture.data_parallel import ReplicatedTensors
 from slipway.capture.per_rank import GRADIENTS, PerRankState, collect
 from slipway.capture.world_change import reseed_generators
 from slipway.checkpoint import stateful
@@ -37,7 +37,7 @@ class SavedObjects:
         self._parts, self._comm = parts, comm
         modules = {name: value for name, value in given.items() if isinstance(value, nn.Module)}
         optimizers = {name: value for name, value in given.items() if hasattr(value, "param_groups")}
-        self._replicas = Replicas(modules, optimizers)
+        self._replicas = ReplicatedTensors(modules, optimizers)
         self._gradients = SavedGradients(modules, optimizers)
         self._apart = PerRankState()
         self._warned: set[tuple[str, str]] = set()

@@ -165,7 +165,7 @@ class Run:
         self._check(save=False)
         self._enter(EVALUATED)
 
-    def join(self, *, blocked: bool) -> None:
+    def wait_for_other_ranks(self, *, blocked: bool) -> None:
         """Take part in the votes of the other ranks until all ranks have ended the loop over their batches.
 
         If the last of these votes is to stop, the run is saved now but stops at the end of the epoch: a script that

@@ -316,7 +316,7 @@ class Loops:
         if not current.call:
             self._feed.next_pass()
         if self._continues:
-            self._run.join(blocked=self._is_blocked)
+            self._run.wait_for_other_ranks(blocked=self._is_blocked)
         self._script.end_pass()
         self._pending.begin_body()
         if not current.call:

@@ -28,7 +28,7 @@ from trainer.model.recompute import recompute_blocks
 from trainer.optim.amp import autocast, gradient_scaler, skip_on_all_devices
 from trainer.optim.optimizers import LearningRate, build_optimizer, set_learning_rate
 from trainer.parallel.stages.pipeline import Measure, Pipeline
-from trainer.parallel.stages.replicas import Replicas
+from trainer.parallel.stages.stages_strategy import StagesStrategy
 from trainer.parallel.stages.timeline import Timeline
 from trainer.parallel.strategy import Strategy
 
@@ -65,7 +65,7 @@ class Learner:
             devices: of the stages, if there are cuts.
         """
         train = config.train
-        self.comm, self.strategy = comm, Replicas(strategy.name) if cuts else strategy
+        self.comm, self.strategy = comm, StagesStrategy(strategy.name) if cuts else strategy
         self.normalise = normalise
         self._amp, self._clip = train.amp, config.optim.clip_grad
         self._label_smoothing = config.optim.label_smoothing

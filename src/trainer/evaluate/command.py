@@ -42,7 +42,7 @@ from trainer.evaluate.trained_run import (
     model_of,
     read_trained,
 )
-from trainer.launch.rank import abort_rank, leave, start_logging
+from trainer.launch.rank import abort_rank, finish_rank, start_logging
 from trainer.launch.spawn import spawn
 from trainer.model import initial_model
 from trainer.model.compilation import compile_in_place, require_compiler
@@ -129,7 +129,7 @@ def _run_rank(plan: Plan, settings: Settings, request: StopRequest | None, envir
         _evaluate(plan, comm)
     except Exception as error:  # noqa: BLE001 -- abandon reports it and ends the process
         abort_rank(error, comm.world)
-    return leave(comm, environment, Reason.NONE)
+    return finish_rank(comm, environment, Reason.NONE)
 
 
 def _plan(argv: list[str]) -> Plan:

@@ -13,20 +13,20 @@ REMEDY = "use the image or an environment made by build/setup, or run pip instal
 """Remedy for a Python that lacks a package, such as the base install, which is for ``jobgen`` on login nodes."""
 
 
-def run_to_exit_code(work: Callable[[], int], *, leave: Callable[[SlipwayError], None] | None = None) -> int:
+def run_to_exit_code(work: Callable[[], int], *, on_error: Callable[[SlipwayError], None] | None = None) -> int:
     """Run ``work`` and return its exit code; print an error as one line, after a traceback if it is not a SlipwayError.
 
     Args:
         work: the process's work; returns an exit code.
-        leave: writes an error where the job script reads it; for ranks only.
+        on_error: writes an error where the job script reads it; for ranks only.
     """
     try:
         return _explain_missing_module(work)
     except Exception as error:  # noqa: BLE001 -- the process ends
         if not isinstance(error, SlipwayError):
             traceback.print_exception(error)
-        elif leave:
-            leave(error)
+        elif on_error:
+            on_error(error)
         print(f"trainer: {error_line(error)}", file=sys.stderr, flush=True)
         return code_of(error)
 

@@ -47,14 +47,14 @@ def run_rank(settings: Settings, request: StopRequest, environment: Environment)
     start_logging(comm.world)
     try:
         reason = run(_name_folder(settings, comm), comm, strategy, request, environment)
-    except Exception as error:  # noqa: BLE001 -- abandon() reports it and ends the process
+    except Exception as error:  # noqa: BLE001 -- abort_rank() reports it and ends the process
         if isinstance(error, SlipwayError):
             write_cause(error, folder=launch.output_dir, variables=environment.variables)
         abort_rank(error, comm.world)
-    return leave(comm, environment, reason)
+    return finish_rank(comm, environment, reason)
 
 
-def leave(comm: Communicator, environment: Environment, reason: Reason) -> int:
+def finish_rank(comm: Communicator, environment: Environment, reason: Reason) -> int:
     """Close ``comm`` and return the exit code; if there are several ranks, end this process with it instead."""
     comm.close()
     code = environment.exit_code(reason, ranks=comm.world.size)

@@ -85,8 +85,8 @@ def train(settings: Settings, request: StopRequest, environment: Environment) ->
     """Train as one rank and return the exit code; see ``trainer.launch.rank.run_rank``."""
     from trainer.launch.rank import run_rank  # noqa: PLC0415 -- with torch
 
-    leave = partial(write_cause, folder=settings.launch.output_dir, variables=environment.variables)
-    return run_to_exit_code(lambda: run_rank(settings, request, environment), leave=leave)
+    on_error = partial(write_cause, folder=settings.launch.output_dir, variables=environment.variables)
+    return run_to_exit_code(lambda: run_rank(settings, request, environment), on_error=on_error)
 
 
 def _start(processes: Sequence[BaseProcess]) -> None:

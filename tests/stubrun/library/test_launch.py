@@ -17,7 +17,7 @@ def test_signal_before_launch_ends_job(bash, sent, slug, code):
 
 
 def test_run_step_records_exit_code_and_stderr(bash):
-    run = 'MASTER_PORT=1; step() { echo said >&2; exit 3; }; run_step step; echo "$code $cancelled"; '
+    run = 'MASTER_PORT=1; step() { echo said >&2; exit 3; }; run_launch step; echo "$code $cancelled"; '
     run += "cat run/logs/2/{code,stderr.log}"
     code, out, err = bash(run)
     assert (code, out) == (0, "3 0\n3\nsaid\n")
@@ -168,7 +168,7 @@ def test_retry_after_port_in_use_has_separate_stderr_log(bash):
     first = 'echo "port: 1, x: EADDRINUSE" >&2; { until [ -e go ]; do sleep 0.05; done; echo old >&2; } & exit 1'
     run = "wait_for_stderr_copy() { sleep 0.2; }; MASTER_PORT=1 BACKEND=ddp port_is_given=''; "
     run += f"step() {{ mkdir once 2>/dev/null || {{ touch go; sleep 0.3; echo new >&2; exit 3; }}; {first}; }}; "
-    code, out, err = bash(f'{run}run_step step; echo "$code"; cat run/logs/2/stderr.log')
+    code, out, err = bash(f'{run}run_launch step; echo "$code"; cat run/logs/2/stderr.log')
     assert (code, out) == (0, "3\nnew\n")
     assert_warning(err, "port-taken", "1")
 

@@ -21,7 +21,7 @@ MPIRUN = {"mpirun": 'printf "%s\\n" "$@"'}
         ("launcher=srun; (probe_nodes 5 n3 n4) | sort", "n3\nn4\n"),
         ("launcher=local; (node_answers 1 5)", "n2\n"),
         ("launcher=srun; (node_answers 1 5)", "n2\n"),
-        ("at() { echo \"$*\"; }; nodes=(a b c); for_each_node together at 'x  y' | sort", "0 x  y\n1 x  y\n2 x  y\n"),
+        ("at() { echo \"$*\"; }; nodes=(a b c); loop_over_nodes together at 'x  y' | sort", "0 x  y\n1 x  y\n2 x  y\n"),
         ("sleep 0.1 & a=$!; (exit 4) & wait_for_nodes together $a $! || echo $?", "4\n"),
         (
             (
@@ -192,9 +192,9 @@ APART = 'at() { [ "$1" != 1 ] || exit 3; sleep 1; echo "$1" >>ended; }; nodes=(a
 @pytest.mark.parametrize(
     ("code", "out"),
     [
-        *[(f"{FAILING}(for_each_node together at {code}) || echo $?", f"{code}\n0\n1\n") for code in (3, 127, 143)],
-        (f"{APART}(for_each_node apart at) || echo $?", "3\n0\n2\n"),
-        (f"at() {{ {SLOW.format(0)}for_each_node apart at & sleep 1; kill -TERM $!; wait $! || :", "0\n1\n2\n"),
+        *[(f"{FAILING}(loop_over_nodes together at {code}) || echo $?", f"{code}\n0\n1\n") for code in (3, 127, 143)],
+        (f"{APART}(loop_over_nodes apart at) || echo $?", "3\n0\n2\n"),
+        (f"at() {{ {SLOW.format(0)}loop_over_nodes apart at & sleep 1; kill -TERM $!; wait $! || :", "0\n1\n2\n"),
     ],
 )
 def test_failed_node_terminates_others_only_in_together_mode(bash, code, out):

@@ -63,7 +63,7 @@ def test_only_leftover_ranks_of_run_are_killed(bash, stub, call):
 def test_terminate_leftover_ranks_of_a_remote_shell(bash):
     """Those of the last launch, on the nodes that answer; they have 15 s to save."""
     code = """
-    for_each_node() { echo "${nodes[*]}: $*" >>ended; }
+    loop_over_nodes() { echo "${nodes[*]}: $*" >>ended; }
     launch_id=4711.ab.2.77.5 healthy_nodes=(n1 n3)
     terminate_leftover_ranks
     cat ended

@@ -50,7 +50,7 @@ def test_failed_node_is_node_of_first_signal(bash, said, node):
     assert bash('find_failed_node <<<"$1" || echo none', said).out == f"{node}\n"
 
 
-RUN = """run_step() { echo "$1 $attempt"; code=$((attempt < 4)); [ $code = 1 ] || echo done 1 x >run/verdict.4; }
+RUN = """run_launch() { echo "$1 $attempt"; code=$((attempt < 4)); [ $code = 1 ] || echo done 1 x >run/verdict.4; }
 plan_restart() { chosen_nodes=(n1 n2); }
 run_attempts launch"""
 COUNT = "declare -A failures=(); failed={}; for n in 1 2 3; do record_node_failure; done; echo ${{failures[*]}}"

@@ -16,7 +16,7 @@ def test_srun_starts_one_task_per_node(bash):
 
 @pytest.mark.parametrize(("step", "code"), [("exit 3", 3), ("exec sleep 600", 124), ("exit 0", 0)])
 def test_step_on_each_node_ends_at_time_limit(bash, step, code):
-    assert bash("on_each_node 1 true", programs={"srun": step}).code == code
+    assert bash("run_on_nodes 1 true", programs={"srun": step}).code == code
 
 
 # regression: nothing ended a step that a signal followed closely, and the node worked until the time limit;
@@ -25,8 +25,8 @@ def test_step_on_each_node_ends_at_time_limit(bash, step, code):
     ("step", "code"),
     [
         # timeout forwards none while it forks
-        ("sleep 0.1; kill -TERM $SCRIPT; exec sleep 600", "on_each_node 600 true"),
-        ("exec sleep 600", "set -o functrace; {early}; on_each_node 600 true"),
+        ("sleep 0.1; kill -TERM $SCRIPT; exec sleep 600", "run_on_nodes 600 true"),
+        ("exec sleep 600", "set -o functrace; {early}; run_on_nodes 600 true"),
         ("exec sleep 600", "set -o functrace; {early}; capture_program_output 600 srun"),
         ("sleep 0.1; kill -TERM $SCRIPT; exec sleep 600", "check_mpi srun"),
     ],
@@ -165,9 +165,9 @@ def test_deferred_signals_are_delivered_on_release(bash, code, ended):
 @pytest.mark.parametrize(
     ("step", "named"),  # values in the message of its failure
     [
-        ("step_on_each_node 0 sh -c 'exit 3'", [3]),
-        ("step_on_each_node 0 sleep 20", [124, 1]),
-        ("step_on_each_node 2 sleep 1.2", []),
+        ("run_step_on_nodes 0 sh -c 'exit 3'", [3]),
+        ("run_step_on_nodes 0 sleep 20", [124, 1]),
+        ("run_step_on_nodes 2 sleep 1.2", []),
         ("! SECONDS=7 || ! explain_failure 137 3600 6 || (exit 137)", [137]),  # killed before its limit
     ],
 )

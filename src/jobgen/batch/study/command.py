@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Literal, NamedTuple
 
 from jobgen.base.errors import JobgenError, UsageError, say
 from jobgen.base.job import Job
-from jobgen.batch.cost import ask, cost_of
+from jobgen.batch.cost import confirm, cost_of
 from jobgen.batch.states import require_training, states_of
 from jobgen.batch.study.grid import Axes, Point, points_of, settings_of, weak_scaling_batch
 from jobgen.batch.study.record import Study, StudyEntry, StudyFile, lines_of
@@ -75,7 +75,7 @@ def study(request: StudyRequest) -> int:
     submissions = {point.name: _prepared(request, base, point, record) for point in wanted}
     if request.dry_run or not wanted:
         return tell([*submissions.values()])
-    ask(cost.hours, limit=request.limit, yes=request.yes)
+    confirm(cost.hours, limit=request.limit, yes=request.yes)
     refused = []
     with record.submitting():
         for name, submission in submissions.items():

@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from jobgen.base.errors import UsageError, nearest
 from jobgen.base.job import TABLES, JobSpec, Site
-from jobgen.base.shell import one_line
+from jobgen.base.shell import require_one_line
 from jobgen.jobs.trainer_flags import keys_of
 from slipway.base.flags import ArgumentError, nearest_flag, read_arguments, switch_words
 
@@ -97,7 +97,7 @@ def divide(settings: List[str], schema: Mapping[str, Any], *, script: bool) -> T
             raise UsageError(
                 "bad-axis", f"--set {key}: the key is given twice: list all values in one --set, separated by commas."
             )
-        axes[key] = _axis(key, one_line(text), schema, script=script)
+        axes[key] = _axis(key, require_one_line(text), schema, script=script)
     return of_job, list(axes.values())
 
 

@@ -9,8 +9,8 @@ from typing import Dict, List, Tuple
 
 from jobgen.base.errors import JobgenError, say
 from jobgen.base.job import Job
-from jobgen.base.shell import one_line
-from jobgen.batch.cost import ask, cost_of
+from jobgen.base.shell import require_one_line
+from jobgen.batch.cost import confirm, cost_of
 from jobgen.batch.sweep.array import array_script, jobs_of
 from jobgen.batch.sweep.axes import drawn, grid
 from jobgen.batch.sweep.record import Goal, Sweep, SweepFile, Trial
@@ -48,7 +48,7 @@ def sweep(request: SweepRequest) -> int:
     submission = _prepared(setup, found.trials[0])
     if request.dry_run:
         return tell([submission])
-    ask(cost.hours, limit=request.limit, yes=request.yes)
+    confirm(cost.hours, limit=request.limit, yes=request.yes)
     with record.submitting():
         record.promote([trial.name for trial in found.trials], found.rung)
         _submit(setup, record, [record.entries[trial.name] for trial in found.trials], submission)
@@ -64,7 +64,7 @@ def _record(setup: Setup, values: List[Dict[str, str]]) -> Tuple[Sweep, List[str
         JobgenError: if the folder contains a different sweep or other files, or a script cannot contain its path.
     """
     request = setup.request
-    folder = Path(one_line(os.path.abspath(request.folder)))  # noqa: PTH100 -- keeps links
+    folder = Path(require_one_line(os.path.abspath(request.folder)))  # noqa: PTH100 -- keeps links
     goal: Goal = request.goal or ("min" if "loss" in request.metric else "max")
     content = SweepFile(
         scheduler=setup.job.site.scheduler,

@@ -42,19 +42,19 @@ class PbsFacts(NamedTuple):
 
 def read_version(asker: Asker) -> str:
     """Return PBS's version line; "" if qstat prints none, like that of Grid Engine."""
-    text = asker.ask("qstat", "--version", both=True, expected=False).text
+    text = asker.run("qstat", "--version", both=True, expected=False).text
     found = re.search(r"(?m)^(?:pbs_version *= *\S+|Version: *[0-9][\w.-]*)", text)
     return found[0] if found else ""
 
 
 def read_pbs(asker: Asker, version: str) -> PbsFacts:
     """Query PBS for all other facts; ``version``: its version line."""
-    queues = _blocks(asker.ask("qstat", "-Q", "-f").text, r"Queue: *(\S+)")
+    queues = _blocks(asker.run("qstat", "-Q", "-f").text, r"Queue: *(\S+)")
     server: Attributes = {}
-    for name, attributes in _blocks(asker.ask("qstat", "-B", "-f").text, r"Server: *(\S+)").items():
+    for name, attributes in _blocks(asker.run("qstat", "-B", "-f").text, r"Server: *(\S+)").items():
         server = {"server_host": name, **attributes}
     if not (server and queues):
-        said = asker.ask("qmgr", "-c", "print server").text
+        said = asker.run("qmgr", "-c", "print server").text
         server = server or dict(re.findall(r"(?m)^set server (\S+) \+?= (.*)$", said))
         if not queues:
             for name, key, value in re.findall(r"(?m)^set queue (\S+) (\S+) \+?= (.*)$", said):
@@ -63,9 +63,9 @@ def read_pbs(asker: Asker, version: str) -> PbsFacts:
         is_torque=version.startswith("Version:"),
         server=server,
         queues=queues,
-        hosts=_hosts(_blocks(asker.ask("pbsnodes", "-a").text, r"(\S+)$")),
-        groups=frozenset(asker.ask("id", "--groups", "--name").text.split()),
-        user=asker.ask("id", "--user", "--name").text.strip(),
+        hosts=_hosts(_blocks(asker.run("pbsnodes", "-a").text, r"(\S+)$")),
+        groups=frozenset(asker.run("id", "--groups", "--name").text.split()),
+        user=asker.run("id", "--user", "--name").text.strip(),
     )
 
 

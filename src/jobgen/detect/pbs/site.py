@@ -29,7 +29,7 @@ def draft_pbs(draft: Draft, asker: Asker, version: str) -> None:
     if pbs.is_torque:
         draft.add("pbs", "torque", f"qstat --version: {version}")
     draft.add("resume", "chain", "qrerun is for operators (qrerun(1B))")
-    draft.ask(
+    draft.add_question(
         "resume", "Can jobs run qsub on their nodes? If not, set none. If you may run qrerun, set requeue.", "none"
     )
     queues = queues_of(pbs)
@@ -40,20 +40,22 @@ def draft_pbs(draft: Draft, asker: Asker, version: str) -> None:
     elif pbs.hosts:
         _without_gpus(draft, pbs)
     else:
-        draft.ask("gpus_per_node", f"How many GPUs does a node have? {NODES} lists no nodes.", 4)
-        draft.ask("cpus_per_gpu", "How many CPU cores does a node have per GPU?", 8)
+        draft.add_question("gpus_per_node", f"How many GPUs does a node have? {NODES} lists no nodes.", 4)
+        draft.add_question("cpus_per_gpu", "How many CPU cores does a node have per GPU?", 8)
     _queues(draft, queues, with_gpus, without)
-    draft.ask("options.A", "Which account or project is charged? PBS does not list yours.", "PROJECT")
+    draft.add_question("options.A", "Which account or project is charged? PBS does not list yours.", "PROJECT")
     text = "Which other directives do the site's examples have? Some sites require licenses or file systems."
-    draft.ask("directives", text, ("-l filesystems=home",))
+    draft.add_question("directives", text, ("-l filesystems=home",))
     own = sorted({name for host in hosts for name in host.resources} - COMMON)
     if own:
-        draft.ask(
+        draft.add_question(
             "node_properties",
             f"Must jobs request other node resources? The nodes have {listed(own)}.",
             (f"{own[0]}=VALUE",),
         )
-    draft.ask("local_disk", "Where is the nodes' local disk? To find out, run in a job: echo $TMPDIR; df.", "$TMPDIR")
+    draft.add_question(
+        "local_disk", "Where is the nodes' local disk? To find out, run in a job: echo $TMPDIR; df.", "$TMPDIR"
+    )
     if wait := (with_gpus.attributes if with_gpus else {}).get("kill_delay"):
         draft.note(f"{QUEUES}: kill_delay = {wait}: seconds that the ranks have to save after qdel.")
 
@@ -66,13 +68,13 @@ def _name(pbs: PbsFacts) -> str:
 def ask_launcher(draft: Draft) -> None:
     """Add a question about the launcher or the remote shell."""
     if shutil.which("mpirun") and "mpi" not in draft.found:
-        draft.ask(
+        draft.add_question(
             "launcher",
             "Should mpirun, which is on this machine, start the ranks? The default is a remote shell.",
             "mpirun",
         )
     else:
-        draft.ask(
+        draft.add_question(
             "remote_shell",
             "Can jobs run commands on their nodes with ssh, without a password? If not, which command?",
             "rsh",
@@ -95,7 +97,7 @@ def _gpus(draft: Draft, pbs: PbsFacts, hosts: List[Host], with_gpus: Optional[Us
     what = "np" if pbs.is_torque else "ncpus"
     draft.add("cpus_per_gpu", each, f"{NODES}: {smallest.name} has {smallest.cpus} CPUs ({what})")
     if not smallest.are_cores:
-        draft.ask(
+        draft.add_question(
             "cpus_per_gpu", f"Does {what} count hyper-threads? If so, halve the value; run lscpu on a node to find out."
         )
     texts = {text for host in kind for values in (*host.values.values(), host.resources) for text in values}
@@ -104,7 +106,7 @@ def _gpus(draft: Draft, pbs: PbsFacts, hosts: List[Host], with_gpus: Optional[Us
         known = sorted(text for text in texts if maker([text]))
         draft.add("accelerator", made_by, f"{NODES}: from the name {listed(known)}")
     else:
-        draft.ask("accelerator", f"Are the GPUs from NVIDIA or AMD? {NODES} does not show it.", "nvidia")
+        draft.add_question("accelerator", f"Are the GPUs from NVIDIA or AMD? {NODES} does not show it.", "nvidia")
     _memory(draft, pbs, kind)
 
 
@@ -144,7 +146,7 @@ def _without_gpus(draft: Draft, pbs: PbsFacts) -> None:
     hints = sorted(name for name in names if re.search("gpu|cuda", name.lower()) or maker([name]))
     if hints:
         text = f"Do nodes have GPUs that PBS does not count? Names that suggest so: {listed(hints)}."
-        draft.ask("accelerator", text, "nvidia")
+        draft.add_question("accelerator", text, "nvidia")
 
 
 def _queues(
@@ -155,13 +157,13 @@ def _queues(
         more = f"; other queues with GPUs: {listed(others)}" if others else ""
         draft.add("options.q", with_gpus.name, f"{_listing(with_gpus)}{more}")
         if others:
-            draft.ask("options.q", "Is this the right queue for GPU jobs?")
+            draft.add_question("options.q", "Is this the right queue for GPU jobs?")
         if without and without.name != with_gpus.name:
             draft.add("cpu_options.q", without.name, _listing(without))
     elif without:
         draft.add("options.q", without.name, _listing(without))
     else:
-        draft.ask("options.q", f"Which queue? {QUEUES} lists none that you may use.", "QUEUE")
+        draft.add_question("options.q", f"Which queue? {QUEUES} lists none that you may use.", "QUEUE")
 
 
 def _listing(queue: UsableQueue) -> str:

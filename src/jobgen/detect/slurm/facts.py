@@ -70,20 +70,20 @@ class SlurmFacts(NamedTuple):
 
 def read_slurm(asker: Asker, config: Dict[str, str]) -> SlurmFacts:
     """Query Slurm for all other facts; ``config``: the result of ``read_config``."""
-    rows = asker.ask("sinfo", "--exact", "--noheader", f"--format={SINFO}").text.splitlines()
-    partitions = [_pairs(line) for line in asker.ask("scontrol", "--oneliner", "show", "partition").text.splitlines()]
-    user = asker.ask("id", "--user", "--name").text.strip()
+    rows = asker.run("sinfo", "--exact", "--noheader", f"--format={SINFO}").text.splitlines()
+    partitions = [_pairs(line) for line in asker.run("scontrol", "--oneliner", "show", "partition").text.splitlines()]
+    user = asker.run("id", "--user", "--name").text.strip()
     # without accounting, which the configuration shows, sacctmgr would fail
     has_accounts = "slurmdbd" in config.get("AccountingStorageType", "slurmdbd") and is_plain(user)
-    help_of_srun = asker.ask("srun", "--help").text
+    help_of_srun = asker.run("srun", "--help").text
     return SlurmFacts(
         config=config,
         nodes=[nodes for nodes in map(_nodes, rows) if nodes],
         partitions={facts["PartitionName"]: facts for facts in partitions if "PartitionName" in facts},
         associations=_associations(asker, user, config.get("ClusterName", "")) if has_accounts else [],
         default_account=_default_account(asker, user) if has_accounts else "",
-        groups=frozenset(asker.ask("id", "--groups", "--name").text.split()),
-        mpi=frozenset(asker.ask("srun", "--mpi=list", both=True).text.split()),
+        groups=frozenset(asker.run("id", "--groups", "--name").text.split()),
+        mpi=frozenset(asker.run("srun", "--mpi=list", both=True).text.split()),
         has_pyxis="--container-image" in help_of_srun,
         variables={name: value for name, value in asker.env.items() if name.startswith("SBATCH_")},
     )
@@ -91,14 +91,14 @@ def read_slurm(asker: Asker, config: Dict[str, str]) -> SlurmFacts:
 
 def read_config(asker: Asker) -> Dict[str, str]:
     """Return ``scontrol show config``; empty if the controller does not answer."""
-    text = asker.ask("scontrol", "show", "config").text
+    text = asker.run("scontrol", "show", "config").text
     pairs = re.findall(r"(?m)^([A-Za-z_]\w*(?:\[\d+\])?) *= *(.*?) *$", text)
     return {name: "" if value == "(null)" else value for name, value in pairs}
 
 
 def node_facts(asker: Asker, name: str) -> Dict[str, str]:
     """Return ``scontrol show node`` of the node ``name``."""
-    return _pairs(asker.ask("scontrol", "--oneliner", "show", "node", name).text) if is_plain(name) else {}
+    return _pairs(asker.run("scontrol", "--oneliner", "show", "node", name).text) if is_plain(name) else {}
 
 
 def minutes_of(limit: str) -> int:
@@ -143,7 +143,7 @@ def _nodes(line: str) -> Optional[Nodes]:
 
 
 def _associations(asker: Asker, user: str, cluster: str) -> Optional[List[Association]]:
-    answer = asker.ask(
+    answer = asker.run(
         "sacctmgr", "--noheader", "--parsable2", "show", "associations", f"user={user}", ASSOCIATIONS
     )  # fmt: skip
     if answer.error:
@@ -158,5 +158,5 @@ def _associations(asker: Asker, user: str, cluster: str) -> Optional[List[Associ
 
 def _default_account(asker: Asker, user: str) -> str:
     words = ("sacctmgr", "--noheader", "--parsable2", "show", "user", f"name={user}", "format=defaultaccount")
-    account = asker.ask(*words).text.strip().partition("\n")[0]
+    account = asker.run(*words).text.strip().partition("\n")[0]
     return account if is_plain(account) else ""

@@ -81,4 +81,4 @@ def draft_local_disk(draft: Draft, node: Node, config: Dict[str, str]) -> None:
         return
     extra = f" Nodes have the resources {listed(resources)}: does --gres request one of them?" if resources else ""
     text = f"Where is the nodes' local disk? scontrol show config: TmpFS={disk or 'unknown'}, size unknown.{extra}"
-    draft.ask("local_disk", text, "$SLURM_TMPDIR")
+    draft.add_question("local_disk", text, "$SLURM_TMPDIR")

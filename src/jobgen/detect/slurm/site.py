@@ -48,9 +48,9 @@ def draft_slurm(draft: Draft, asker: Asker, config: Dict[str, str]) -> bool:
     elif without:
         _without_gpus(draft, asker, config, partitions, without)
     else:
-        draft.ask("gpus_per_node", "How many GPUs does a node have? sinfo lists no nodes.", 4)
-        draft.ask("cpus_per_gpu", "How many CPU cores does a node have per GPU?", 8)
-        draft.ask("options.partition", "Which partition has GPUs? sinfo lists none.", "gpu")
+        draft.add_question("gpus_per_node", "How many GPUs does a node have? sinfo lists no nodes.", 4)
+        draft.add_question("cpus_per_gpu", "How many CPU cores does a node have per GPU?", 8)
+        draft.add_question("options.partition", "Which partition has GPUs? sinfo lists none.", "gpu")
     charge(draft, slurm, with_gpus or without, without if with_gpus else None)
     _plugins(draft, slurm, with_gpus)
     _resume(draft, config)
@@ -85,7 +85,9 @@ def _gpus(draft: Draft, asker: Asker, slurm: SlurmFacts, partition: Partition, k
     elif made_by:
         draft.add("accelerator", "none", f"{SINFO}: {known}; job scripts support only NVIDIA and AMD GPUs")
     else:
-        draft.ask("accelerator", f"Are the GPUs from NVIDIA or AMD? {SINFO} does not show it ({gres}).", "nvidia")
+        draft.add_question(
+            "accelerator", f"Are the GPUs from NVIDIA or AMD? {SINFO} does not show it ({gres}).", "nvidia"
+        )
     fewest = min(kind.nodes, key=lambda nodes: nodes.cores / kind.shares(nodes))
     node = Node(fewest, node_facts(asker, fewest.first), partition.facts)
     draft_cores(draft, node, shares=kind.shares(fewest))
@@ -111,7 +113,7 @@ def _gpu_request(draft: Draft, slurm: SlurmFacts) -> None:
     elif version and _version(version) < (19, 5):
         draft.add("gpu_request", "gres", f"{CONFIG}: SLURM_VERSION={version}; --gpus-per-node came with 19.05")
     else:
-        draft.ask("gpu_request", f"Which option requests GPUs? SelectType is {plugin or 'not known'}.", "gres")
+        draft.add_question("gpu_request", f"Which option requests GPUs? SelectType is {plugin or 'not known'}.", "gres")
 
 
 def _partitions(draft: Draft, every: List[Partition], chosen: Partition, without: Optional[Partition]) -> None:
@@ -149,7 +151,7 @@ def _without_gpus(
     hints = sorted({text for text in names if re.search(GPU_WORDS, text.lower()) or maker([text])})
     if hints:
         text = f"Do nodes have GPUs that Slurm does not count? Names that suggest so: {listed(hints)}."
-        draft.ask("accelerator", text, "nvidia")
+        draft.add_question("accelerator", text, "nvidia")
     default = ", the default partition" if chosen.is_default else ""
     others = [part.name for part in every if part.name != chosen.name and part.is_allowed]
     more = f"; others: {listed(others)}" if others else ""
@@ -163,12 +165,14 @@ def _plugins(draft: Draft, slurm: SlurmFacts, with_gpus: Optional[Partition]) ->
     if not named:
         return
     text = f"What does the site's submit plugin ({listed(named)}) require or reject? See the site's documentation: "
-    draft.ask("options.partition", f"{text}--gres instead of --gpus-per-node, a GPU type, no partition?")
+    draft.add_question("options.partition", f"{text}--gres instead of --gpus-per-node, a GPU type, no partition?")
     if "cpu_options.partition" in draft.found:
-        draft.ask("cpu_options.partition", "Is this partition correct for CPU jobs, or does the plugin choose?")
+        draft.add_question(
+            "cpu_options.partition", "Is this partition correct for CPU jobs, or does the plugin choose?"
+        )
     features = sorted({text for nodes in (with_gpus.gpu_nodes if with_gpus else []) for text in nodes.features})
     if features:
-        draft.ask(
+        draft.add_question(
             "options.constraint", f"Must jobs request a node feature? The nodes have {listed(features)}.", features[0]
         )
 
@@ -179,7 +183,7 @@ def _resume(draft: Draft, config: Dict[str, str]) -> None:
         draft.add("resume", "requeue", f"{CONFIG}: JobRequeue=1")
     elif requeue:
         draft.add("resume", "requeue", f"{CONFIG}: JobRequeue={requeue}; scripts request it with --requeue")
-        draft.ask("resume", "May users requeue their jobs (scontrol requeue)?", "none")
+        draft.add_question("resume", "May users requeue their jobs (scontrol requeue)?", "none")
     if number(wait):
         draft.note(f"{CONFIG}: KillWait={wait}: time that the ranks have to save after scancel.")
     if config.get("TaskPlugin") in {"task/none", ""} and "TaskPlugin" in config:

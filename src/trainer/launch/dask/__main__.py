@@ -81,9 +81,9 @@ def _nodes(arguments: argparse.Namespace) -> int:
 
 
 def _each_node(arguments: argparse.Namespace) -> int:
-    from trainer.launch.dask.steps import run_step  # noqa: PLC0415
+    from trainer.launch.dask.steps import run_command  # noqa: PLC0415
 
-    return _run(run_step(arguments.folder, sys.stdin.read(), together=arguments.together))
+    return _run(run_command(arguments.folder, sys.stdin.read(), together=arguments.together))
 
 
 def _on_head_node(arguments: argparse.Namespace) -> int:

@@ -117,7 +117,7 @@ class Step:
                 self._end(number, LOST)
 
 
-async def run_step(folder: Path, script: str, *, together: bool, first_only: bool = False) -> int:
+async def run_command(folder: Path, script: str, *, together: bool, first_only: bool = False) -> int:
     """Run ``script`` on each node or only on the first, forward SIGTERM to it, and return the exit code.
 
     Raises:
@@ -153,4 +153,4 @@ async def _run_until_stopped(step: Step, script: str, stopped: asyncio.Event) ->
 
 async def on_head_node(folder: Path, words: list[str]) -> int:
     """Run a command on the first node, in that node's environment; return its exit code."""
-    return await run_step(folder, f"exec {shlex.join(words)} </dev/null\n", together=False, first_only=True)
+    return await run_command(folder, f"exec {shlex.join(words)} </dev/null\n", together=False, first_only=True)

@@ -20,7 +20,7 @@ BUCKET = 1 << 25
 """Approximate bytes of gradients per reduction."""
 
 
-class Replicas:
+class StagesStrategy:
     """Strategy for a split model on the ranks that a backend has connected (trainer.parallel.strategy.Strategy)."""
 
     def __init__(self, name: str) -> None:
