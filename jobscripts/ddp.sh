@@ -15,7 +15,7 @@
 #               the trainer does.
 # Restart:      If a rank dies, this script starts all ranks again, at most SLIPWAY_MAX_RESTARTS
 #               times.
-# Shared disk:  RUN_DIR is SLIPWAY_OUTPUT/ddp-DATE-PID (mode 700): about 75 small files, 10 more per
+# Shared disk:  RUN_DIR is SLIPWAY_OUTPUT/ddp-DATE-PID (mode 700): about 80 small files, 10 more per
 #               attempt; logs (stderr.log: about 20 MB per attempt at most); and the three newest
 #               checkpoints and the best one: 3 or 4 files each, 2 to 4 times the size of the
 #               model's weights each (optimizer, --ema-decay). Nothing deletes RUN_DIR: `rm -r
@@ -49,9 +49,10 @@ readonly script_name=ddp.sh scheduler=local
 # Ignore inherited variables that have the names of this script's own.
 unset -v run_dir restarted interactive slurm_record kept_folder kept_settings private_group \
     sigterm_at bound_backends numa_binding site_downloads container_options
-# Until catch_signals, SIGUSR1, SIGINT and SIGHUP end the script. A SIGTERM is only recorded: a
-# requeued job can receive the one sent to its previous run. The time and the SIGTERM are passed to
-# RUN_DIR/job.sh if that replaces this script.
+# Until catch_signals, SIGUSR1, SIGINT and SIGHUP end the script. A SIGTERM is only recorded, because
+# a requeued job can receive the one sent to its previous run; in a job that was not requeued,
+# check_settings ends the script after one. The time and the SIGTERM are passed to RUN_DIR/job.sh if
+# that replaces this script.
 end_early() { # CODE SLUG SENTENCE
     echo "$script_name: error[$2]: $3 before training began" >&2 || :
     exit "$1"

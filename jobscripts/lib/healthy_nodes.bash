@@ -171,6 +171,16 @@ find_failed_node() {
     '
 }
 
+# nodes_are_left_out: return 0 if the job has a node that the current attempt neither uses nor keeps
+# as a spare, because it was lost or did not respond.
+nodes_are_left_out() {
+    local node
+    for node in "${allocation[@]}"; do
+        [[ " ${nodes[*]} ${spare_nodes[*]} " == *" $node "* ]] || return 0
+    done
+    return 1
+}
+
 # replace_lost_nodes: after a step failed before the launch, continue without the nodes that start
 # no process and with others instead. Fails if all nodes respond or too few remain.
 replace_lost_nodes() {

@@ -92,7 +92,8 @@ random_name() {
 
 # remove_scratch: remove the scratch folder on every node, and the attempt's containers on this one.
 # If that fails, remove it at least on this node; the processes of start_scratch_watch may remove it
-# on the others. In an interactive job the allocation outlives this script, so they are stopped. A
+# on the others. If nodes were left out, these processes or a later attempt remove it there: the
+# record stays. In an interactive job the allocation outlives this script, so they are stopped. A
 # failure here changes neither the exit code nor a requeue.
 remove_scratch() {
     local path=${scratch:-}
@@ -100,7 +101,7 @@ remove_scratch() {
     scratch=''
     ! declare -F remove_containers >/dev/null || remove_containers "$path" || :
     [ -z "${scratch_record:-}" ] || echo "job $job_id has ended" >>"$scratch_record" || :
-    if remove_on_each_node "${cleanup_seconds:-20}" "$path" 2>/dev/null; then
+    if remove_on_each_node "${cleanup_seconds:-20}" "$path" 2>/dev/null && ! nodes_are_left_out; then
         rm -f -- ${scratch_record:+"$scratch_record"} # a later attempt has nothing to remove
         stop_scratch_watch
         return 0

@@ -16,18 +16,18 @@ from slipway.base.errors import SessionError
 from slipway.capture.data_parallel import undo_pass
 from slipway.capture.weights import load_best, named_weights
 from slipway.checkpoint.header import Metric
-from slipway.checks.unsaved import require_saved_parameters
+from slipway.checks.unsaved_optimizers import require_saved_parameters
 from slipway.dist.existing_group import require_joined
 from slipway.rng.seeding import Purpose
 from slipway.run.program import Policy, Stopped
 from slipway.run.run import Run
-from slipway.script.adapter import SessionProgram
 from slipway.script.arguments import as_number, require_iterable, whole_number
 from slipway.script.identity import as_seed
 from slipway.script.loops import Batches, open_loops
 from slipway.script.notices import announce
 from slipway.script.opening import open_run
 from slipway.script.peek import require_peeked_position
+from slipway.script.session_program import SessionProgram
 from slipway.script.step_metrics import require_free_names
 from slipway.state.named_objects import named_objects, session_components
 from slipway.state.wrappers import unwrap

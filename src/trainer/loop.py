@@ -10,7 +10,6 @@ from slipway.base.stop import Reason
 from slipway.checkpoint.header import Metric
 from slipway.run.run import Run
 from slipway.run.run_folder import RunFolder
-from trainer.adapter import TrainerProgram
 from trainer.build import Parts
 from trainer.config.settings import Settings
 from trainer.data.feed import recorded
@@ -18,6 +17,7 @@ from trainer.data.loader import Batch, by_step
 from trainer.engine.evaluation import Evaluation, evaluate
 from trainer.engine.learner import Learner
 from trainer.engine.profiler import Profiler
+from trainer.trainer_program import TrainerProgram
 
 log = logging.getLogger(__name__)
 

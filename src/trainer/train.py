@@ -22,7 +22,6 @@ from slipway.run.recorder import Recorder
 from slipway.run.run import Run
 from slipway.run.run_folder import RunFolder
 from slipway.run.trackers import TrackedRun, named_trackers, require_trackers
-from trainer.adapter import TrainerProgram
 from trainer.build import build_parts
 from trainer.config.settings import Settings
 from trainer.engine.auto_precision import auto_keys, settle
@@ -37,6 +36,7 @@ from trainer.parallel.device import stage_devices
 from trainer.parallel.strategy import Strategy, resolved
 from trainer.parallel.threads import set_threads
 from trainer.results.dry_run import keep_schedule, temporary_folder
+from trainer.trainer_program import TrainerProgram
 
 CHOICE = "split.csv"
 """File with the measurements of --split auto and its choice."""

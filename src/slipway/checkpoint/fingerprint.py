@@ -11,7 +11,7 @@ from torch import Tensor
 
 from slipway.checkpoint.stateful import split
 from slipway.dist.collectives import as_bytes
-from slipway.dist.replicas import checksum
+from slipway.dist.compare_ranks import checksum
 
 MIN_CHECKSUM_ON_GPU = 1 << 20
 """Minimum bytes of a GPU tensor for a checksum on the GPU instead of a copy to the CPU."""

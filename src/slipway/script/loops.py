@@ -12,14 +12,14 @@ from typing import Any, Generic, NoReturn, TypeVar
 from slipway.base.errors import SessionError, warn
 from slipway.checks.batch_numbers import warn_of_numbering
 from slipway.checks.early_use import EarlyUse
-from slipway.checks.missing_objects import UnsavedObjects, objects_of
-from slipway.checks.reading_ahead import PrefetchCheck
-from slipway.checks.unsaved import UnsavedOptimizers
+from slipway.checks.prefetch import PrefetchCheck
+from slipway.checks.unsaved_objects import UnsavedObjects, objects_of
+from slipway.checks.unsaved_optimizers import UnsavedOptimizers
 from slipway.checks.weights_without_steps import CHECK_AFTER_BATCHES, StepCheck
 from slipway.data.loading import Pass
 from slipway.rng.seeding import Purpose
 from slipway.run.run import Run
-from slipway.script.adapter import SessionProgram
+from slipway.script.session_program import SessionProgram
 from slipway.state.steps import StepCounter
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from slipway.base.errors import warn
 from slipway.checkpoint.fingerprint import fingerprint
-from slipway.dist.replicas import checksum
+from slipway.dist.compare_ranks import checksum
 from slipway.state.attribute_values import (
     Restoring,
     content_of,

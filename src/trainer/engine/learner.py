@@ -15,7 +15,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from slipway.base.third_party_errors import too_few_for_batch_norm, unused_parameters
 from slipway.checkpoint.header import Position
 from slipway.dist.communicator import Communicator
-from slipway.dist.replicas import differences
+from slipway.dist.compare_ranks import differences
 from trainer.config.errors import ConfigError, TrainerError
 from trainer.config.settings import Config
 from trainer.data.loader import NO_LABEL, Batch

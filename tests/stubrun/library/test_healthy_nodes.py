@@ -131,3 +131,8 @@ def test_nodes_out_of_service_by_pbs_state(bash, state, out):
 def test_silent_scheduler_reports_no_nodes_out_of_service(bash, scheduler):
     code = "nodes_out_of_service 0.2 n1 n2 || :"
     assert bash(code, scheduler=scheduler, programs={"scontrol": "exec sleep 60"})[:2] == (0, "")
+
+
+@pytest.mark.parametrize(("nodes", "spares", "code"), [("(n1 n2)", "()", 1), ("(n1)", "(n2)", 1), ("(n1)", "()", 0)])
+def test_node_is_left_out_if_neither_used_nor_spare(bash, nodes, spares, code):
+    assert bash(f"allocation=(n1 n2) nodes={nodes} spare_nodes={spares}; nodes_are_left_out").code == code

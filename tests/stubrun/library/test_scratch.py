@@ -97,6 +97,14 @@ def test_failed_scratch_removal_gives_only_warning(bash, place, broken):
     assert list((place / "disk").iterdir()) == []
 
 
+@pytest.mark.parametrize(("spares", "kept"), [("(n2)", False), ("()", True)])
+def test_scratch_record_is_kept_if_a_node_was_left_out(bash, place, spares, kept):
+    code = f"scratch_id=4711; make_scratch; allocation=(n1 n2) nodes=(n1) nnodes=1 spare_nodes={spares}; remove_scratch"
+    assert bash(code).code == 0
+    assert (place / "run" / "logs" / "2" / "scratch").exists() == kept
+    assert list((place / "disk").iterdir()) == []
+
+
 def test_remove_scratch_without_scratch_does_nothing(bash):
     assert bash("scratch=; remove_scratch; unset scratch; remove_scratch") == (0, "", "")
 

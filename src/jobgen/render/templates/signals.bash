@@ -1,6 +1,7 @@
-# Until catch_signals, SIGUSR1, SIGINT and SIGHUP end the script. A SIGTERM is only recorded: a
-# requeued job can receive the one sent to its previous run. The time and the SIGTERM are passed to
-# RUN_DIR/job.sh if that replaces this script.
+# Until catch_signals, SIGUSR1, SIGINT and SIGHUP end the script. A SIGTERM is only recorded, because
+# a requeued job can receive the one sent to its previous run; in a job that was not requeued,
+# check_settings ends the script after one. The time and the SIGTERM are passed to RUN_DIR/job.sh if
+# that replaces this script.
 end_early() { # CODE SLUG SENTENCE
     echo "$script_name: error[$2]: $3 before training began" >&2 || :
     exit "$1"

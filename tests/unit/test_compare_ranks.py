@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from slipway.dist import replicas
-from slipway.dist.replicas import checksum
+from slipway.dist import compare_ranks
+from slipway.dist.compare_ranks import checksum
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool])
@@ -27,7 +27,7 @@ def test_checksum_does_not_depend_on_chunks_or_memory_layout(monkeypatch):
     tensor = torch.randn(7, 11, generator=torch.Generator().manual_seed(1))
     whole = checksum(tensor)
     assert checksum(tensor.t().contiguous().t()) == whole
-    monkeypatch.setattr(replicas, "CHUNK", 5)
+    monkeypatch.setattr(compare_ranks, "CHUNK", 5)
     assert checksum(tensor) == whole
 
 
