@@ -30,7 +30,8 @@ ROOMS = {
     "slipway": """
         session lightning script checks capture state run data __main__ checkpoint rng report dist base""",
     "trainer": """
-        evaluate __main__ launch train loop trainer_program selftest results build engine parallel data optim model config""",
+        evaluate __main__ launch train loop trainer_program selftest results build engine parallel data optim model
+        config""",
 }
 """The layers of each package: each imports only those after it."""
 LIGHT = sorted(module.removesuffix(".py").replace("/", ".") for module in MODULES if module.startswith("slipway/base/"))

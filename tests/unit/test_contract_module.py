@@ -23,7 +23,7 @@ def imports_of(path):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: a relative import"
-            # `from jobgen.base import queue` names a module, `from jobgen.base.errors import nearest` a function
+            # `from jobgen.base import queue` names a module, `from jobgen.base.errors import warn` a function
             found |= {f"{node.module}.{alias.name}" for alias in node.names}
     return found
 

@@ -388,7 +388,7 @@ class TestSubmission:
             refuses(capsys, "folder-in-use", Path("sweep").absolute(), words=LR)
         assert not Path("sweep/sweep.json").exists()
         monkeypatch.setattr(
-            "jobgen.batch.sweep.command.ask", lambda *_, **__: Path("sweep/sweep.json").write_text("{}")
+            "jobgen.batch.sweep.command.confirm", lambda *_, **__: Path("sweep/sweep.json").write_text("{}")
         )
         refuses(capsys, "folder-in-use", Path("sweep").absolute(), words=LR)
         assert not [*login_node.glob("*.script")]

@@ -13,14 +13,6 @@ class UsageError(JobgenError):
     """A command-line argument is unknown or invalid."""
 
 
-def nearest(name: str, choices: "list[str]", *, cutoff: float = 0.5) -> str:
-    """Return " Did you mean 'x'?" for the choice closest to ``name`` (difflib's ratio), or "" if none is close."""
-    from difflib import get_close_matches  # noqa: PLC0415 -- needed only on errors
-
-    found = get_close_matches(name[:80], choices, n=1, cutoff=cutoff)
-    return f" Did you mean {found[0]!r}?" if found else ""
-
-
 def printable(text: str) -> str:
     r"""Return ``text`` with control characters escaped (``\n``, ``\x1b``), so that a terminal does not execute them."""
     if text.isprintable():

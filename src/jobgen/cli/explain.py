@@ -7,7 +7,8 @@ import sys
 import textwrap
 from typing import Optional
 
-from jobgen.base.errors import UsageError, nearest
+from jobgen.base.errors import UsageError
+from slipway.base.errors import did_you_mean
 from slipway.base.slugs import SLUGS
 
 MOST = 12
@@ -40,6 +41,6 @@ def _hint(word: str) -> str:
     """Return a hint for a word that is not a slug: the slugs that mention it, or the closest one."""
     found = [slug for slug, entry in SLUGS.items() if word.lower() in f"{slug} {entry.when} {entry.remedy}".lower()]
     if not word or not found:
-        return nearest(word, list(SLUGS))
+        return did_you_mean(word, list(SLUGS))
     more = f" and {len(found) - MOST} more" if len(found) > MOST else ""
     return f" These mention it: {', '.join(found[:MOST])}{more}."

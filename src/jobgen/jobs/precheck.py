@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Callable, Dict, Iterator, List, Mapping, Optional
 
-from jobgen.base.errors import JobgenError, UsageError, nearest, warn
+from jobgen.base.errors import JobgenError, UsageError, warn
 from jobgen.base.job import BUILDS, Job
 from jobgen.base.paths import data_folder
 from jobgen.base.shell import words_of
@@ -17,6 +17,7 @@ from jobgen.render.launch import backends
 from jobgen.resolve.settings import settings_of
 from jobgen.runtimes import Container, container_of
 from slipway.base.contract import JOB_SCRIPT, OTHER_VARIABLES, SETTINGS, refusal
+from slipway.base.errors import did_you_mean
 from slipway.base.gpu import advice, describe, fits, query_gpus_in_child
 
 Settings = Dict[str, Optional[str]]
@@ -72,7 +73,7 @@ def _check_settings(environment: Mapping[str, str]) -> Iterator[JobgenError]:
             yield JobgenError("bad-value", f"{why}.")
     for name in environment:
         if name.startswith("SLIPWAY_") and name not in SETTINGS and name not in OTHER_VARIABLES:
-            warn("unknown-setting", f"{name} is not a setting.{nearest(name, list(SETTINGS))}")
+            warn("unknown-setting", f"{name} is not a setting.{did_you_mean(name, list(SETTINGS))}")
 
 
 def _check_build(job: Job, arguments: List[str], settings: Settings) -> Iterator[JobgenError]:
@@ -92,7 +93,7 @@ def _check_build(job: Job, arguments: List[str], settings: Settings) -> Iterator
     known = [path.stem for path in Path("containers", "pins").glob("*.env")]
     if variant not in known:
         yield JobgenError(
-            "unknown-name", f"SLIPWAY_VARIANT: containers/pins has no {variant}.env.{nearest(variant, known)}"
+            "unknown-name", f"SLIPWAY_VARIANT: containers/pins has no {variant}.env.{did_you_mean(variant, known)}"
         )
         return
     _warn_of_gpu_mismatch(lambda: variant)

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Any, Callable, List, Literal, Mapping, NamedTuple, Optional, Tuple
 
-from jobgen.base.errors import JobgenError, nearest
+from jobgen.base.errors import JobgenError
 from jobgen.base.job import Job, JobSpec, Site
 from jobgen.base.paths import data_folder
 from jobgen.render.header import origin_of, version_of
@@ -16,6 +16,7 @@ from jobgen.resolve.load import divide, load
 from jobgen.resolve.resolve import resolve
 from jobgen.schedulers import scheduler_names, scheduler_of
 from slipway.base.bounded_read import read_head
+from slipway.base.errors import did_you_mean
 
 LIMIT = 1 << 20
 """Maximum size of a script in bytes: four times the longest standalone script."""
@@ -149,7 +150,7 @@ def _find(name: str, kind: Literal["specs", "sites"]) -> Tuple[str, str]:
             path = str(folder / f"{name}.toml")
             return path, path if folder == folders[0] else name
     known = sorted({known for folder in folders for known in _names(folder)})
-    hint = nearest(name, known, cutoff=0.75 if kind == "sites" else 0.5)  # people's own sites are called anything
+    hint = did_you_mean(name, known, cutoff=0.75 if kind == "sites" else 0.5)  # people's own sites are called anything
     if kind == "sites":
         mine = shlex.quote(f"{name[:80]}.toml")
         remedy = f"`jobgen site --detect --output {mine}` drafts one, which --site {mine} takes"

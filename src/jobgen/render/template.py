@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 from typing import Dict
 
-from jobgen.base.errors import JobgenError, nearest
+from jobgen.base.errors import JobgenError
+from slipway.base.errors import did_you_mean
 
 TEMPLATES = Path(__file__).parent / "templates"
 PLACEHOLDER = re.compile(r"@\{(\w*)\}")
@@ -30,7 +31,7 @@ def fill(name: str, values: Dict[str, str]) -> str:
             if placeholder not in values:
                 raise JobgenError(
                     "incomplete-install",
-                    f"{path}: no placeholder @{{{placeholder}}}.{nearest(placeholder, list(values))}",
+                    f"{path}: no placeholder @{{{placeholder}}}.{did_you_mean(placeholder, list(values))}",
                 )
         filled = PLACEHOLDER.sub(lambda found: values[found[1]], line)
         if filled or not line:

@@ -7,12 +7,13 @@ from typing import Any, Dict, Iterator, List, Tuple, Type, TypeVar, Union
 
 import msgspec
 
-from jobgen.base.errors import JobgenError, nearest
+from jobgen.base.errors import JobgenError
 from jobgen.base.job import JobSpec, Site
 from jobgen.launchers import launcher_names
 from jobgen.runtimes import container_names
 from jobgen.schedulers import scheduler_names
 from slipway.base.bounded_read import read_head
+from slipway.base.errors import did_you_mean
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -62,7 +63,7 @@ def load(path: str, settings: List[str], kind: Type[T]) -> T:
             )
     for name, choices in choices_of_names().items():
         if name in table and table[name] not in choices:
-            hint = nearest(table[name], choices) if isinstance(table[name], str) else ""
+            hint = did_you_mean(table[name], choices) if isinstance(table[name], str) else ""
             place = _place(path, settings, name)
             raise JobgenError(
                 "bad-value", f"{place}: {name} is {_shown(table[name])}: it must be {_either(choices)}.{hint}"
@@ -110,7 +111,7 @@ def divide(settings: List[str]) -> Tuple[List[str], List[str]]:
             raise JobgenError("bad-value", f"--set {setting}: write key=value.")
         if name not in spec + site:
             raise JobgenError(
-                "unknown-key", f"--set {setting}: unknown key {_shown(name)}.{nearest(name, spec + site)}"
+                "unknown-key", f"--set {setting}: unknown key {_shown(name)}.{did_you_mean(name, spec + site)}"
             )
         groups[name not in spec].append(setting)
     return groups
@@ -164,7 +165,7 @@ def _hint(key: str, kind: Type[T]) -> str:
         return " It belongs in a site file."
     if kind is Site and key in JobSpec.__struct_fields__:
         return " It belongs in a spec file."
-    return nearest(key, list(kind.__struct_fields__))
+    return did_you_mean(key, list(kind.__struct_fields__))
 
 
 def _explanation(table: Dict[str, Any], kind: Type[T]) -> Tuple[str, str]:
@@ -201,7 +202,7 @@ def _reason(name: str, value: Any, expected: Any) -> str:
         except (msgspec.ValidationError, RecursionError):  # noqa: PERF203 -- the first is reported
             return _reason(part_name, part, part_type)
     choices = [choice for choice in inner if isinstance(choice, str) and choice]
-    hint = nearest(value, choices) if isinstance(value, str) else ""
+    hint = did_you_mean(value, choices) if isinstance(value, str) else ""
     return f"{name} is {_shown(value)}: it must be {_expected(expected)}.{hint}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copyreg
 import errno
 import logging
-from typing import Any, ClassVar, Dict, Literal, Type
+from typing import Any, ClassVar, Dict, Iterable, Literal, Type
 
 from slipway.base.contract import STALE
 from slipway.base.slugs import EXIT_FAILED, SLUGS
@@ -17,6 +17,14 @@ PERMANENT_WRITE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, 
 
 TRANSIENT = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR, errno.EHOSTDOWN, errno.ENOLINK}
 """Error numbers of a file system that may soon respond again."""
+
+
+def did_you_mean(name: str, choices: Iterable[str], *, cutoff: float = 0.5) -> str:
+    """Return " Did you mean 'x'?" for the choice closest to ``name`` (difflib's ratio), or "" if none is close."""
+    from difflib import get_close_matches  # noqa: PLC0415 -- needed only on errors
+
+    found = get_close_matches(name[:80], list(choices), n=1, cutoff=cutoff)
+    return f" Did you mean {found[0]!r}?" if found else ""
 
 
 class SlipwayError(Exception):

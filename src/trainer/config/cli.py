@@ -13,10 +13,11 @@ import msgspec
 
 from slipway.base.bounded_read import read_head
 from slipway.base.contract import VERSION
+from slipway.base.errors import did_you_mean
 from slipway.base.flags import ArgumentError, read_arguments
 from slipway.base.third_party_errors import InvalidValue, invalid_choice, invalid_value, is_pattern_mismatch
 from trainer.config.commands import overview
-from trainer.config.errors import ConfigError, did_you_mean
+from trainer.config.errors import ConfigError
 from trainer.config.schema import schema
 from trainer.config.settings import ALTERNATIVES, Settings, experiment
 from trainer.config.usage import help_text

@@ -11,7 +11,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
 
-from trainer.config.errors import ConfigError, did_you_mean
+from slipway.base.errors import did_you_mean
+from trainer.config.errors import ConfigError
 
 Main = Callable[[list[str]], int]
 

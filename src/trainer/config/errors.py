@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TypeVar
 
-from slipway.base.errors import SlipwayError
+from slipway.base.errors import SlipwayError, did_you_mean
 
 T = TypeVar("T")
 
@@ -17,12 +16,6 @@ class TrainerError(SlipwayError):
 
 class ConfigError(TrainerError):
     """The command line, the configuration, its data or its environment is wrong."""
-
-
-def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """Return " Did you mean 'x'?" for the choice closest to ``name``, or "" if none is close."""
-    nearest = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.5)
-    return f" Did you mean {nearest[0]!r}?" if nearest else ""
 
 
 def choose(table: Mapping[str, T], name: str, *, what: str) -> T:

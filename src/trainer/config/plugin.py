@@ -13,8 +13,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from slipway.base.errors import one_line
-from trainer.config.errors import ConfigError, TrainerError, did_you_mean
+from slipway.base.errors import did_you_mean, one_line
+from trainer.config.errors import ConfigError, TrainerError
 from trainer.config.settings import PLUGIN
 
 SEPARATOR = ":"

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from PIL import Image
 
+from slipway.base.errors import did_you_mean
 from trainer.config import arguments
-from trainer.config.errors import ConfigError, did_you_mean
+from trainer.config.errors import ConfigError
 from trainer.data import seeds
 from trainer.data.sets.aerial import LOOKS, draw
 

@@ -9,10 +9,11 @@ import random
 import re
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from jobgen.base.errors import UsageError, nearest
+from jobgen.base.errors import UsageError
 from jobgen.base.job import TABLES, JobSpec, Site
 from jobgen.base.shell import require_one_line
 from jobgen.jobs.trainer_flags import keys_of
+from slipway.base.errors import did_you_mean
 from slipway.base.flags import ArgumentError, nearest_flag, read_arguments, switch_words
 
 Values = Dict[str, str]
@@ -149,7 +150,7 @@ def _spec_of(key: str, schema: Mapping[str, Any]) -> Mapping[str, Any]:
         last = key.rpartition(".")[2]
         flag = nearest_flag(f"--{last.replace('_', '-')}", schema)
         same = [name for name, spec in known.items() if name.endswith(f".{last}") or spec["flag"] == flag]
-        hint = f" Did you mean {same[0]!r}?" if same else nearest(key, list(known))
+        hint = f" Did you mean {same[0]!r}?" if same else did_you_mean(key, list(known))
         raise UsageError("bad-axis", f"--set {key}: the trainer's configuration has no such key.{hint}")
     spec: Mapping[str, Any] = known[key]
     if "prefixItems" in spec:

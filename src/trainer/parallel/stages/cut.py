@@ -8,7 +8,8 @@ from itertools import pairwise
 import torch
 from torch import fx, nn
 
-from trainer.config.errors import ConfigError, did_you_mean
+from slipway.base.errors import did_you_mean
+from trainer.config.errors import ConfigError
 from trainer.config.plugin import reason_of
 
 RANDOM = {"dropout1d", "dropout2d", "dropout3d", "stochastic_depth", "gumbel_softmax", "drop_block2d", "drop_block3d"}
