@@ -64,8 +64,8 @@ readonly script_name=dask.sh scheduler=dask
 # Ignore inherited variables that have the names of this script's own.
 unset -v run_dir restarted interactive slurm_record kept_folder kept_settings private_group \
     sigterm_at bound_backends numa_binding site_downloads container_options
-# Until catch_signals, SIGUSR1, SIGINT and SIGHUP end the script. A SIGTERM is only recorded, because
-# a requeued job can receive the one sent to its previous run; in a job that was not requeued,
+# Until catch_signals, SIGUSR1, SIGINT and SIGHUP end the script. A SIGTERM is only recorded: a
+# requeued job can receive the one sent to its previous run. In a job that was not requeued,
 # check_settings ends the script after one. The time and the SIGTERM are passed to RUN_DIR/job.sh if
 # that replaces this script.
 end_early() { # CODE SLUG SENTENCE

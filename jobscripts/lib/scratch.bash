@@ -101,7 +101,8 @@ remove_scratch() {
     scratch=''
     ! declare -F remove_containers >/dev/null || remove_containers "$path" || :
     [ -z "${scratch_record:-}" ] || echo "job $job_id has ended" >>"$scratch_record" || :
-    if remove_on_each_node "${cleanup_seconds:-20}" "$path" 2>/dev/null && ! nodes_are_left_out; then
+    if remove_on_each_node "${cleanup_seconds:-20}" "$path" 2>/dev/null &&
+        ! nodes_are_left_out; then
         rm -f -- ${scratch_record:+"$scratch_record"} # a later attempt has nothing to remove
         stop_scratch_watch
         return 0

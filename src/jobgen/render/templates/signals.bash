@@ -1,5 +1,5 @@
-# Until catch_signals, SIGUSR1, SIGINT and SIGHUP end the script. A SIGTERM is only recorded, because
-# a requeued job can receive the one sent to its previous run; in a job that was not requeued,
+# Until catch_signals, SIGUSR1, SIGINT and SIGHUP end the script. A SIGTERM is only recorded: a
+# requeued job can receive the one sent to its previous run. In a job that was not requeued,
 # check_settings ends the script after one. The time and the SIGTERM are passed to RUN_DIR/job.sh if
 # that replaces this script.
 end_early() { # CODE SLUG SENTENCE
