@@ -10,22 +10,22 @@
 # Continue:     bash RUN_DIR/job.sh resumes from the newest checkpoint, on any number of nodes and
 #               GPUs, with the settings and arguments of the last start; new arguments replace all
 #               of them.
-# Terms:        An attempt is one start of the ranks; the attempts of a run are numbered from 1.
-#               RUN_DIR/verdict.N is rank 0's one-line record of how attempt N ended.
-#               slipway.Session is a Python class: a script that uses it saves, stops and resumes as
-#               the trainer does.
+# Terms:        Each start of the script and each restart of the ranks is an attempt, numbered from
+#               1. RUN_DIR/verdict.N is rank 0's one-line record of how attempt N ended, unless it
+#               crashed. slipway.Session is a Python class: a script that uses it saves, stops and
+#               resumes as the trainer does.
 # Nodes:        SLIPWAY_NODES jobs of one node each, which run a Dask worker, as node_request below
 #               describes. If fewer nodes arrived after SLIPWAY_WAIT_SECONDS, training begins with
 #               them, if they are at least SLIPWAY_MIN_NODES. All are released at the end, also if
 #               this script or its Dask process is killed. Only if both are lost with the machine, a
 #               pending job stays in the queue; it ends 15 s after its start.
 # Shared disk:  RUN_DIR is SLIPWAY_OUTPUT/dask-DATE-HOST-PID (mode 700): about 80 small files, 10
-#               more per attempt and 1 per node with GPUs; logs (stderr.log: about 20 MB per attempt
-#               at most); and the three newest checkpoints and the best one: 3 or 4 files each, 2 to
-#               4 times the size of the model's weights each (optimizer, --ema-decay). Nothing
-#               deletes RUN_DIR: `rm -r RUN_DIR` when the run has ended. With torch.compile, at most
-#               1 GiB more per kind of node. Damaged checkpoints stay. Your script can write other
-#               files.
+#               more per attempt, 1 more per attempt and node with GPUs; logs (stderr.log: about 20
+#               MB per attempt at most); and the three newest checkpoints and the best one: 3 or 4
+#               files each, 2 to 4 times the size of the model's weights each (optimizer,
+#               --ema-decay). Nothing deletes RUN_DIR: `rm -r RUN_DIR` when the run has ended. With
+#               torch.compile, compiled/*.zip, at most 1 GiB per kind of node. Damaged checkpoints
+#               stay. Your script can write other files.
 # Local disks:  One folder per node, SLIPWAY_LOCAL_DISK/slipway-DATE-HOST-PID.RANDOM (mode 700), for
 #               temporary files (TMPDIR) and compiler caches: below 1 MB with configs/digits.toml,
 #               more with torch.compile; with SLIPWAY_STAGE=1 also copies of image and data. Removed
@@ -154,11 +154,11 @@ fi
 : "${SLIPWAY_RANKS_PER_NODE:=}"               # empty: as many as the GPUs of the job allow
 : "${SLIPWAY_DEVICES_PER_RANK:=}"             # GPUs of each rank, if more than one
 : "${SLIPWAY_MAX_REQUEUES:=10}"               # maximum number of requeues by this script
-: "${SLIPWAY_NOTIFY:=}"                       # program to run at restarts and at the end
+: "${SLIPWAY_NOTIFY:=}"                       # program to run at restarts, lost nodes and the end
 : "${SLIPWAY_PROFILER:=}"                     # nsys: profile each rank with Nsight Systems
 : "${SLIPWAY_LOCAL_DISK:=/tmp}"               # each node's disk for caches, temporary files, copies
 : "${SLIPWAY_STAGE:=0}"                       # 1: copy image and data to SLIPWAY_LOCAL_DISK first
-: "${SLIPWAY_PREFLIGHT_SECONDS:=60}"          # time limit of the preflight; more for slow disks
+: "${SLIPWAY_PREFLIGHT_SECONDS:=60}"          # limit of each step before the launch; copies: 1 h
 : "${SLIPWAY_NODES:=2}"                       # nodes that Dask requests
 : "${SLIPWAY_MIN_NODES:=}"                    # least nodes to start with; empty: all
 : "${SLIPWAY_WAIT_SECONDS:=3600}"             # maximum time to wait for the nodes
@@ -241,7 +241,7 @@ bind_paths=(                      # host paths in the container, besides home an
     "$RUN_DIR"
     "$SLIPWAY_LOCAL_DISK"
 )
-# -> binds: options for these paths, the data, and the folder of the script or configuration
+# -> binds: options for these paths, the data, and the configuration or the script's folder
 set_binds
 container=(apptainer run --no-eval --pwd="$PWD" --nv "${binds[@]}" "$image")
 trim_container_command --nv       # empties container with USE_CONTAINER=0; no --nv on CPUs

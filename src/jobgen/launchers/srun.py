@@ -21,7 +21,7 @@ class Srun(Launcher):
 
     def site_lines(self, job: Job, scheduler: Scheduler) -> List[Tuple[str, str]]:  # noqa: ARG002 -- not needed
         """Return the options that preflight and launch share."""
-        return [("srun_options=(--export=ALL --kill-on-bad-exit=1)", "of every step")]
+        return [("srun_options=(--export=ALL --kill-on-bad-exit=1)", "of the launch and of the steps before it")]
 
     def binds_gpus(self, job: Job) -> bool:
         """Return whether the site sets ``bind_gpus`` and each rank is a task."""

@@ -125,7 +125,7 @@ def _container(job: Job, runs: str) -> List[Call]:
         ("bind_paths=(", "host paths in the container, besides home and the runtime's own"),
         *((f"    {quote(path)}", "") for path in paths),
         (")", ""),
-        ("set_binds", "-> binds: options for these paths, the data, and the folder of the script or configuration"),
+        ("set_binds", "-> binds: options for these paths, the data, and the configuration or the script's folder"),
         (container, ""),
         (command(["trim_container_command", *gpu_options(job)]), f"empties container with USE_CONTAINER=0{drop}"),
     ]

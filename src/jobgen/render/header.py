@@ -17,9 +17,9 @@ from jobgen.schedulers import TORCHRUN, Scheduler
 from slipway.base.contract import VERSION
 
 TERMS = (
-    "An attempt is one start of the ranks; the attempts of a run are numbered from 1. RUN_DIR/verdict.N is rank 0's "
-    "one-line record of how attempt N ended. slipway.Session is a Python class: a script that uses it saves, stops and "
-    "resumes as the trainer does."
+    "Each start of the script and each restart of the ranks is an attempt, numbered from 1. RUN_DIR/verdict.N is rank "
+    "0's one-line record of how attempt N ended, unless it crashed. slipway.Session is a Python class: a script that "
+    "uses it saves, stops and resumes as the trainer does."
 )
 MEMORY = "0.4 GB per rank with configs/digits.toml on CPUs; it grows with the model, the data loaders and CUDA."
 LABELS = 14
@@ -63,7 +63,7 @@ WATCHING = " gpu_usage.py, which watch_gpus.sh starts on each node, queries the 
 WATCHING_HERE = "; gpu_usage.py queries the GPUs' driver every 10 s (nice 19)"
 CLEAN_UP = ("EVENT", "RUN_DIR", "DISK OF FIRST NODE", "DISKS OF OTHER NODES")
 RESTART = ("EVENT", "STARTED AGAIN BY", "AT MOST")
-RISK = "A process that connects to one of them can disturb the run."
+RISK = "Who can connect to them can run code as you (PyTorch's SECURITY.md): use a network that you trust."
 WIDTHS = {"Clean-up": (31, 7, 21, 21), "Restart": (31, 21, 30)}
 """Column widths of the tables."""
 
@@ -84,7 +84,6 @@ def entries(job: Job, scheduler: Scheduler, values: Dict[str, str]) -> str:
     torchrun = "torchrun" in values["launch"]
     patience = "; torchrun ends them after 30 s" if torchrun else ""
     sentences = {f"scheduler_{name}": text.replace(TORCHRUN, patience) for name, text in differing.items()}
-    watching = WATCHING if scheduler.has_queue else WATCHING_HERE
     tables = _tables(job, scheduler) if scheduler.has_queue else {}
     runtime = container_of(job.site.container)
     return _entries(
@@ -93,7 +92,8 @@ def entries(job: Job, scheduler: Scheduler, values: Dict[str, str]) -> str:
             {
                 **values,
                 **sentences,
-                "watching": watching if "watch_gpus.sh" in values["launch"] else "",
+                "watching": WATCHING_HERE if "watch_gpus.sh" in values["launch"] else "",
+                "processes": _processes(job, scheduler, launch=values["launch"]),
                 "torchrun_code": " (torchrun's is 1 for any failure)" if torchrun else "",
                 "ports": _ports(job, scheduler),
                 "any_nodes": "one node" if job.spec.backend == "single" else "any number of nodes and GPUs",
@@ -109,6 +109,21 @@ def entries(job: Job, scheduler: Scheduler, values: Dict[str, str]) -> str:
         ),
         tables,
         without="Your script" if job.spec.task == "selftest" else "",
+    )
+
+
+def _processes(job: Job, scheduler: Scheduler, *, launch: str) -> str:
+    """Return the processes of a job besides the launcher and the ranks, as a sentence; "" without a queue."""
+    if not scheduler.has_queue:
+        return ""
+    on_first = "copies of the ranks' standard error to the logs"
+    if "srun" in (job.launcher, job.steps):
+        on_first += ", a search of stderr.log every 5 s for a launcher that does not end"
+    if "launch_horovod" in launch and not job.spec.mpi:
+        on_first += ", with BACKEND=horovod its rendezvous server"
+    return (
+        f"Besides the launcher and the ranks:{WATCHING if 'watch_gpus.sh' in launch else ''}"
+        f"{scheduler.header_text.processes} on the first node, {on_first}; SLIPWAY_NOTIFY. All end with the job."
     )
 
 

@@ -46,8 +46,8 @@ IDENTITY = r"""if [ -z "${SLURM_JOB_ID:-}" ]; then
     exit 78
 fi
 # Slurm's own record of this job, as a job that was submitted inside another job inherits variables
-# of that one, such as SLURM_ARRAY_TASK_ID. Query twice, as a SIGTERM ends scontrol too; up to a
-# minute for a requeued array task, whose run must be found; after a SIGTERM only once more, and for
+# of that one, such as SLURM_ARRAY_TASK_ID. Query twice, as a SIGTERM ends scontrol too; more
+# often for a requeued array task, whose run must be found; after a SIGTERM only once more, and for
 # less than Slurm's KillWait.
 for nap in 0 0 ${SLURM_ARRAY_JOB_ID:+${SLURM_RESTART_COUNT:+10 10 10 10 10 10}}; do
     sleep "$nap" || :
@@ -95,7 +95,11 @@ HEADER_TEXT = HeaderText(
             "SLIPWAY_MAX_REQUEUES times, then scancel",
         ),
         ("preemption, no grace time", "Slurm (REQUEUE)", "no limit"),
-        ("preemption, grace time", "not requeued", "with send_user_signal treated like the time limit"),
+        (
+            "preemption, grace time",
+            "not requeued, if the ranks save in that time",
+            "no limit if they do not (Slurm); with send_user_signal treated like the time limit",
+        ),
         (
             "stray SIGTERM in a requeued job's first minute",
             "this script",
@@ -104,8 +108,9 @@ HEADER_TEXT = HeaderText(
         ("scancel", "not requeued", ""),
     ),
     needs="Slurm 20.11",
-    processes=" on the other nodes, a job step that sleeps until the job ends (watch_scratch.sh); with SLIPWAY_SPARES "
-    "or SLIPWAY_SHRINK, a job step on one other node (guard.sh), which checks a heartbeat file every 5 s;",
+    processes=" on the other nodes, a job step that wakes every 2 s until the job ends (watch_scratch.sh); with "
+    "SLIPWAY_SPARES or SLIPWAY_SHRINK, a job step on one other node (guard.sh), which checks a heartbeat file every "
+    "5 s;",
 )
 WAITING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
 RUNNING = {"RUNNING", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"}

@@ -217,7 +217,7 @@ _TRAINING = (
             "node"),
     Setting("SLIPWAY_SHRINK", SWITCH, "1: continue on fewer nodes if too few remain",
             "1: if too few nodes remain, the run continues on fewer nodes until the next job"),
-    Setting("SLIPWAY_NOTIFY", PATH, "program to run at restarts and at the end",
+    Setting("SLIPWAY_NOTIFY", PATH, "program to run at restarts, lost nodes and the end",
             "a program that the job runs as `PROGRAM EVENT RUN_DIR MESSAGE` at a `restart`, if a node is lost or "
             "suspect (`exclude`), and at the `end`, each for at most `SLIPWAY_NOTIFY_SECONDS`", optional=True),
     Setting("SLIPWAY_NOTIFY_SECONDS", SECONDS, "time limit of the SLIPWAY_NOTIFY program",
@@ -232,7 +232,7 @@ _TRAINING = (
             "a disk of each node; the job creates a scratch folder on it, and removes it at the end"),
     Setting("SLIPWAY_STAGE", SWITCH, "1: copy image and data to SLIPWAY_LOCAL_DISK first",
             "1: the job first copies image and data to each node's local disk; a tar file is unpacked there"),
-    Setting("SLIPWAY_PREFLIGHT_SECONDS", COUNT, "time limit of the preflight; more for slow disks",
+    Setting("SLIPWAY_PREFLIGHT_SECONDS", COUNT, "limit of each step before the launch; copies: 1 h",
             "time limit of the preflight, and of each job step before it, on the slowest node; copies, and an "
             "environment on each node, have one hour, or this limit if it is longer"),
     Setting("SLIPWAY_ARGS", ARGUMENTS, "arguments of the training program, quoted as in a shell",
