@@ -266,10 +266,11 @@ resubmit() {
     next_job=$job_id
 }
 
-# cancel_leftover_steps: kill the ranks that a killed srun has left. They are in job steps with this
-# run's name. Steps with other names belong to a user, such as a shell by `srun --overlap --pty`, or
-# to another run in this job. From now on new steps overlap, because on a node that does not respond
-# scancel hangs and the old step keeps its cores. (Overrides the default in leftovers.bash.)
+# cancel_leftover_steps: kill the ranks that a killed srun left running. They are in job steps with
+# this run's name. Steps with other names belong to a user, such as a shell by `srun --overlap
+# --pty`, or to another run in this job. From now on new steps overlap, because on a node that does
+# not respond scancel hangs and the old step keeps its cores. (Overrides the default in
+# leftovers.bash.)
 cancel_leftover_steps() {
     local step name
     export_to_ranks SLURM_OVERLAP=1

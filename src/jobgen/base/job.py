@@ -130,7 +130,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     config: str = "configs/digits.toml"
     """Default of SLIPWAY_CONFIG."""
     nodes: int = 1
-    """Nodes of the job; for a client, the default of SLIPWAY_NODES."""
+    """Number of nodes of the job; for a client, the default value of SLIPWAY_NODES."""
     ranks_per_node: int = 0
     """Ranks per node; 0: one for each ``devices_per_rank`` of the job's GPUs."""
     devices_per_rank: int = 1

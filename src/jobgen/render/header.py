@@ -128,7 +128,7 @@ def _processes(job: Job, scheduler: Scheduler, *, launch: str) -> str:
 
 
 def _requeue(job: Job, scheduler: Scheduler) -> str:
-    """Return the sentence about requeues, for scripts that run outside of a queue."""
+    """Return the sentence about requeues in the header of a script that runs outside a queue."""
     command = scheduler.resumes.get(job.resume)
     return BY_ITSELF.format(command=command) if command else BY_HAND
 

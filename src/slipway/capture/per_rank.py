@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 LIMIT = 64 << 20
 """Maximum bytes of one component that are saved for each rank."""
 GRADIENTS = "gradients"
-"""Component name of the gradients in a checkpoint."""
+"""Name under which a checkpoint stores the gradients."""
 TREES = "trees"
 """Name of the entry that holds the state trees as JSON, in the tensors that a rank sends."""
 

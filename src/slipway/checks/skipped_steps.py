@@ -64,7 +64,7 @@ class Scalers:
     """Detects steps that a script's GradScalers have skipped, by periodic reads of their state."""
 
     def __init__(self, scalers: Iterable[Any]) -> None:
-        """Read the state of ``scalers``, ignoring disabled ones and objects of other types, which skip no steps."""
+        """Read the state of ``scalers``, ignoring disabled scalers and other objects, which never skip steps."""
         self._scalers = [each for each in scalers if isinstance(each, GradScaler) and each.is_enabled()]
         self._seen = self._look()
 

@@ -257,7 +257,7 @@ class Feed:
         return self._source.start(skip=self.batch, world=self._world, seeds=seeds)
 
     def _resume_at(self, saved: dict[str, Any], epoch: int) -> tuple[int, Origin]:
-        """Return the batches that this rank has done, and the origin from which they are counted."""
+        """Return the number of batches that this rank has processed, and the origin from which they are counted."""
         done = self._saved_position.batch
         if self._skipping and self._skipping.sampler and len(saved["places"]) != self._world.size:
             return done, Origin(saved["samples"], done)

@@ -61,7 +61,7 @@ class PendingGradients:
         return (self.wait or self.is_carried is not False) and any(is_nonzero(p.grad) for p in self.parameters)
 
     def resume(self) -> None:
-        """Treat the present gradients as restored ones, which wait for a step."""
+        """Treat the current gradients as restored: pending until the next step."""
         self.wait = True
 
     def begin_pass(self) -> None:
@@ -126,7 +126,7 @@ class PendingGradients:
 
 
 class WatchedGradient:
-    """A parameter whose gradient was used by a step: detects whether a later step uses that gradient again."""
+    """Parameter whose gradient a step has consumed; used to detect that a later step uses that gradient again."""
 
     def __init__(self, parameter: Tensor) -> None:
         """Register a hook that runs when a backward pass has computed a gradient and not yet accumulated it."""

@@ -68,7 +68,7 @@ def places(model: nn.Module) -> list[str]:
 
 
 def _outermost(nodes: list[fx.Node], name: str) -> str:
-    """Return the outermost module whose first inner call is the call of ``name``."""
+    """Return the outermost module whose first nested call is to ``name``."""
     around = sorted(_ancestors([name]), key=len)
     return next(other for other in [*around, name] if nodes[_calls_in(nodes, other)[0]].target == name)
 
