@@ -1,4 +1,4 @@
-"""Adapter from the trainer to Run: counters, records, checkpoints and final results."""
+"""Program that the trainer gives to Run: counters, records, checkpoints and final results."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Loops:
         """Continue ``run`` from its checkpoint.
 
         Args:
-            script: adapter between the user script and the run.
+            script: the session's program (``SessionProgram``).
             run: the session's run.
             counter: counts the steps of the session's optimizers.
             optimizers: names of these optimizers.
@@ -448,7 +448,7 @@ def open_loops(script: SessionProgram, run: Run, objects: Mapping[str, Mapping[s
     """Yield the session's loops, with step counting, gradient tracking and usage checks active until they close.
 
     Args:
-        script: adapter between the user script and the run.
+        script: the session's program (``SessionProgram``).
         run: the session's run.
         objects: the session's objects, by kind and name.
     """

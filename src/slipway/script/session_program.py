@@ -1,4 +1,4 @@
-"""Adapter that connects a user script to its Run: data position, logged values, checkpoint contents."""
+"""Program that a session gives to Run for a user script: data position, logged values, checkpoint contents."""
 
 from __future__ import annotations
 
