@@ -17,10 +17,10 @@ check_image() {
             "site file, or set USE_CONTAINER=0"
 }
 
-# image_runs: return 0 if the container runtime can run the image on this machine. (Each runtime
-# file except pyxis.bash defines it.)
+# image_runs: return 0 if the container runtime can run the image on this machine; 1 for a name,
+# which it would convert each time. (Each runtime file except pyxis.bash defines it.)
 image_runs() {
-    "$container_runtime" exec "$SLIPWAY_IMAGE" true
+    ! image_is_name && "$container_runtime" exec "$SLIPWAY_IMAGE" true
 }
 
 # set_bind_options: set the mount options for all bind_paths, and for data_image if the data is a

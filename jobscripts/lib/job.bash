@@ -267,11 +267,17 @@ make_absolute() {
     [ -n "${!1:-}" ] || return 0
     case $1=${!1} in # values that are not paths
         SLIPWAY_VENV=local | SLIPWAY_VENV=modules | SLIPWAY_VENV=conda:*) return ;;
-        SLIPWAY_IMAGE=*://* | SLIPWAY_IMAGE=*-archive:* | SLIPWAY_IMAGE=localhost/*) return ;;
+        SLIPWAY_IMAGE=*) ! image_is_name || return 0 ;;
     esac
     local links=()
     [ "$1" != SLIPWAY_VENV ] || links=(--no-symlinks) # keep the link that venv_build.job makes
     printf -v "$1" %s "$(realpath --canonicalize-missing "${links[@]}" -- "${!1}")"
+}
+
+# image_is_name: return 0 if SLIPWAY_IMAGE is the name of an image, not a path: docker://NAME,
+# localhost/NAME, or docker-archive:FILE.
+image_is_name() {
+    [[ $SLIPWAY_IMAGE == *://* || $SLIPWAY_IMAGE == *-archive:* || $SLIPWAY_IMAGE == localhost/* ]]
 }
 
 # require SLUG KIND NAME [REMEDY]: check the path in the setting NAME. KIND is file, folder, or

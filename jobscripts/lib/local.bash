@@ -11,7 +11,7 @@ readonly RANKS_ON_CPU=2 # the smallest number with which ranks communicate
 choose_container() {
     [ -z "$USE_CONTAINER" ] || return 0
     USE_CONTAINER=0
-    if [ ! -r "$SLIPWAY_IMAGE" ]; then
+    if ! image_is_name && [ ! -r "$SLIPWAY_IMAGE" ]; then
         warn no-image "no $SLIPWAY_IMAGE: using $SLIPWAY_VENV; \`make image\` builds an image"
     elif ! image_runs; then
         warn no-image \
