@@ -58,8 +58,7 @@ class TestInsideSalloc:
         srun = {"srun": f"export SLURM_GPUS_ON_NODE=3; {program}"}
         assert bash(self.SHOW, programs=srun, **env, **SLURM)[:2] == (0, shown + options)
 
-    # a change that no test noticed
-    def test_the_gpus_are_those_of_one_task_on_the_head_node(self, bash):
+    def test_interactive_job_uses_gpus_of_one_task_on_first_node(self, bash):
         srun = {"srun": f'echo "$*" >>asked; export SLURM_GPUS_ON_NODE=3; {SRUN}'}
         words = bash(f"({self.SHOW}) >/dev/null; cat asked", programs=srun, **SLURM).out.partition(" sh -c ")[0].split()
         assert {"--nodes=1", "--ntasks=1", "--overlap", "--mem=0", "--nodelist=n1"} <= {*words}

@@ -207,6 +207,9 @@ def test_pyxis_command_line(bash, before, head_node):
         ("choose_container", {}, "apptainer", "0\n"),
         ("touch i.sif; choose_container", {"apptainer": "exit 1"}, "apptainer", "0\n"),
         ("touch i.sif; choose_container", {"apptainer": "exit 0"}, "apptainer", "1\n"),
+        ("SLIPWAY_IMAGE=docker://x; choose_container", {"apptainer": "exit 0"}, "apptainer", "0\n"),
+        ("SLIPWAY_IMAGE=docker://x; choose_container", {"podman": "exit 0"}, "podman", "1\n"),
+        ("SLIPWAY_IMAGE=localhost/x; choose_container", {"podman": "exit 1"}, "podman", "0\n"),
         ("image_runs || USE_CONTAINER=no", {"podman": "exit 3"}, "podman", "no\n"),
     ],
 )
@@ -215,12 +218,19 @@ def test_container_is_used_if_image_runs(bash, code, programs, runtime, out):
     assert bash(code, scheduler="local", runtime=runtime, programs=programs).out == out
 
 
-# a change that no test noticed
 @pytest.mark.parametrize("before", ["", "touch i.sif; "])
-def test_a_job_without_a_container_names_the_image_that_is_missing_or_does_not_run(bash, place, before):
+def test_missing_or_unusable_image_is_reported(bash, place, before):
     code = f"USE_CONTAINER=; {before}choose_container"
     err = bash(code, scheduler="local", programs={"apptainer": "exit 1"}).err
     assert_warning(err, "no-image", f"{place}/i.sif", f"{place}/venv")
+
+
+@pytest.mark.parametrize(
+    ("image", "code"),
+    [("docker://x", 0), ("oci-archive:x", 0), ("localhost/x:1", 0), ("x.sif", 1), ("a/localhost/x", 1)],
+)
+def test_image_name_is_distinguished_from_path(bash, image, code):
+    assert bash(f"SLIPWAY_IMAGE={image}; image_is_name").code == code
 
 
 @pytest.mark.parametrize(

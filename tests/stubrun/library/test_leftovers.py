@@ -59,8 +59,7 @@ def test_only_leftover_ranks_of_run_are_killed(bash, stub, call):
     assert "--host n1:1" in out[1] or "--host n1:2" in out[1]
 
 
-# a change that no test noticed
-def test_terminate_leftover_ranks_of_a_remote_shell(bash):
+def test_leftover_ranks_of_remote_shell_are_terminated(bash):
     """Those of the last launch, on the nodes that answer; they have 15 s to save."""
     code = """
     loop_over_nodes() { echo "${nodes[*]}: $*" >>ended; }

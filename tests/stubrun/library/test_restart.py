@@ -128,8 +128,7 @@ def test_choose_nodes_of_next_attempt(bash, code, chosen):
     assert bash(f"{code}; {show}", programs=SILENT).out == f"{chosen}\n"
 
 
-# a change that no test noticed
-def test_the_program_is_told_of_a_node_that_failed_twice(bash):
+def test_notify_program_runs_for_node_that_failed_twice(bash):
     code = 'declare -A failures=(); failed=n2; notify() { echo "$1 $2"; }; record_node_failure; echo once; '
     _, out, err = bash(f"{code}record_node_failure")
     once, told = out.splitlines()

@@ -96,8 +96,7 @@ def test_capture_limits_output_and_ignores_background_process(bash, code, out):
     assert bash(code, limit=10)[:2] == (0, out)
 
 
-# a change that no test noticed: ranks would have inherited the descriptor
-def test_the_file_of_a_program_s_output_is_closed(bash):
+def test_ranks_do_not_inherit_descriptor_of_program_output(bash):
     count = "ls /proc/$$/fd | wc -l"
     out = bash(f'before=$({count}); capture_program_output 5 echo a; [ "$({count})" = "$before" ] && echo closed').out
     assert out == "closed\n"
