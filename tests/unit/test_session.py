@@ -474,7 +474,7 @@ def test_loader_workers_end_when_run_stops(tmp_path):
     with pytest.raises(Stopped), attempt.open() as session:
         for batch in session.batches(DataLoader(range(12), 1, num_workers=1)):
             attempt.update(batch)
-            (worker,) = session._feed._replay._iterator._workers
+            (worker,) = session._feed._skipping._iterator._workers
             terminate()
     assert not worker.is_alive()
 
