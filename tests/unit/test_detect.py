@@ -68,13 +68,13 @@ class Drafted(NamedTuple):
 @pytest.fixture(scope="module")
 def drafts(tmp_path_factory):
     """Return the drafts detected on each recorded cluster, using real processes."""
-    found, ask = {}, Asker.ask
+    found, ask = {}, Asker.run
     for kind in OUTCOMES:
         folder, commands = tmp_path_factory.mktemp(kind), set()
         with pytest.MonkeyPatch.context() as patch:
             login_node(kind, folder, patch, edit=edited(kind))
             seen = commands.add
-            patch.setattr(Asker, "ask", lambda self, *words, seen=seen, **how: seen(words) or ask(self, *words, **how))
+            patch.setattr(Asker, "run", lambda self, *words, seen=seen, **how: seen(words) or ask(self, *words, **how))
             draft = detect()
         (folder / "mine.toml").write_text(draft.text, encoding="utf-8")
         found[kind] = Drafted(draft, folder / "mine.toml", commands)

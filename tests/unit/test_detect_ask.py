@@ -65,23 +65,23 @@ class TestAsker:
 
     def test_background_child_holding_output_is_not_waited_for(self, tmp_path):
         began = time.monotonic()
-        assert Asker(os.environ).ask(script(tmp_path, "sleep 600 & echo said")).text == "said\n"
+        assert Asker(os.environ).run(script(tmp_path, "sleep 600 & echo said")).text == "said\n"
         assert time.monotonic() - began < 300
 
     def test_command_that_closes_output_and_continues_is_killed(self, tmp_path, monkeypatch):
         monkeypatch.setattr(ask, "LIMIT", 0.5)
-        assert Asker(os.environ).ask(script(tmp_path, "exec >&- 2>&-; exec sleep 600")).error.endswith(" s")
+        assert Asker(os.environ).run(script(tmp_path, "exec >&- 2>&-; exec sleep 600")).error.endswith(" s")
 
     def test_command_with_endless_output_is_killed(self, monkeypatch):
         monkeypatch.setattr(ask, "LARGEST", 1 << 20)
-        assert Asker(os.environ).ask("yes").error.endswith(" 1 MiB")
+        assert Asker(os.environ).run("yes").error.endswith(" 1 MiB")
 
     def test_command_gets_no_input_and_c_locale(self, tmp_path, monkeypatch):
         monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
-        assert Asker(os.environ).ask(script(tmp_path, 'cat; echo "$LC_ALL"')).text == "C\n"
+        assert Asker(os.environ).run(script(tmp_path, 'cat; echo "$LC_ALL"')).text == "C\n"
 
     def test_invalid_utf8_in_answer_is_replaced(self, tmp_path):
-        assert Asker(os.environ).ask(script(tmp_path, r"printf '\377\376ok'")).text == "\ufffd\ufffdok"
+        assert Asker(os.environ).run(script(tmp_path, r"printf '\377\376ok'")).text == "\ufffd\ufffdok"
 
 
 class Played(Asker):

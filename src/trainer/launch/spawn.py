@@ -132,7 +132,7 @@ def _import(*names: str) -> None:
     """Import modules without starting threads in their libraries; each rank sets its thread count through torch."""
     before = dict(os.environ)
     # OpenMP and OpenBLAS read these variables when they are loaded.
-    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+    os.environ.update({"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"})
     try:
         for name in names:
             importlib.import_module(name)
