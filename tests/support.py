@@ -275,12 +275,17 @@ def verdict(out: Path, attempt: int = 1) -> str:
 
 @contextmanager
 def file_size_limit(size):
-    """Limit this process's files to ``size`` bytes, so that writes fail half-way, as on a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    """Limit this process's files to ``size`` bytes, so that writes fail half-way, as on a full disk.
+
+    Python caches no modules meanwhile: it would keep those that were cut off at the limit.
+    """
+    before, cached = resource.getrlimit(resource.RLIMIT_FSIZE), sys.dont_write_bytecode
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    sys.dont_write_bytecode = True
     try:
         yield
     finally:
+        sys.dont_write_bytecode = cached
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 

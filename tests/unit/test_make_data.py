@@ -64,7 +64,7 @@ def test_failed_write_leaves_no_files(tmp_path):
     (tmp_path / "file").touch()
     with refused("cannot-write", f"{tmp_path}/file ", "File exists"):
         make("aerial", tmp_path / "file" / "aerial")
-    script = f"ulimit -f 1; exec {sys.executable} -m trainer make-data aerial {tmp_path}/aerial --per-class 1"
+    script = f"ulimit -f 1; exec {sys.executable} -B -m trainer make-data aerial {tmp_path}/aerial --per-class 1"
     script += " --image-size 256"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 78

@@ -209,6 +209,7 @@ class TestPack:
             check=False,
             capture_output=True,
             text=True,
+            env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},  # Python would cache modules cut off at the limit
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000)),
         )
         assert (found.returncode, found.stderr.count("\n")) == (78, 1)
