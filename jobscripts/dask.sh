@@ -9,7 +9,7 @@
 #               are released. Or `echo user >RUN_DIR/STOP`, from any machine.
 # Continue:     bash RUN_DIR/job.sh resumes from the newest checkpoint, on any number of nodes and
 #               GPUs, with the settings and arguments of the last start; new arguments replace all
-#               of them.
+#               old ones.
 # Terms:        Each start of the script and each restart of the ranks is an attempt, numbered from
 #               1. RUN_DIR/verdict.N is rank 0's one-line record of how attempt N ended, unless it
 #               crashed. slipway.Session is a Python class: a script that uses it saves, stops and

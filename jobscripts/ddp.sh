@@ -8,7 +8,7 @@
 # Stop:         Ctrl-C, SIGTERM or SIGHUP (the terminal was closed): the ranks save, then end. Or
 #               `echo user >RUN_DIR/STOP`.
 # Continue:     bash RUN_DIR/job.sh resumes from the newest checkpoint, on any number of ranks, with
-#               the settings and arguments of the last start; new arguments replace all of them.
+#               the settings and arguments of the last start; new arguments replace all old ones.
 # Terms:        Each start of the script and each restart of the ranks is an attempt, numbered from
 #               1. RUN_DIR/verdict.N is rank 0's one-line record of how attempt N ended, unless it
 #               crashed. slipway.Session is a Python class: a script that uses it saves, stops and

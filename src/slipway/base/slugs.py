@@ -427,8 +427,8 @@ GROUPS: Dict[str, Dict[str, Message]] = {
             "Build it (`jobgen submit venv_build --site SITE`, in a clone), or set `SLIPWAY_VENV` to a complete "
             "environment. For conda, use the folder that `conda env list` shows. If the cluster uses environment "
             "modules, add the one that provides Python to the site file. If torch cannot be imported "
-            "(ModuleNotFoundError, ImportError), reinstall it, or rebuild the image. `USE_CONTAINER=1` uses the image"
-            " instead, but a Dask client always needs an environment.",
+            "(ModuleNotFoundError, ImportError), reinstall it, or rebuild the image. `USE_CONTAINER=1` uses the image "
+            "instead, but a Dask client always needs an environment.",
         ),
         "no-modules": Message(
             EXIT_CONFIG,

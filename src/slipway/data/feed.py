@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from slipway.base.environment import World
@@ -33,9 +33,9 @@ class RankPosition(NamedTuple):
     """Optimizer steps that the rank has done."""
     size: int | None = None
     """Samples in the pass's data set; None if unknown."""
-    ended: list[int] = []  # noqa: RUF012 -- a field of a tuple
+    ended: Sequence[int] = ()
     """Number of batches of each earlier pass of the epoch."""
-    data: dict[str, Any] = {}  # noqa: RUF012
+    data: dict[str, Any] = {}  # noqa: RUF012 -- a default that nothing changes
     """Digests of the data that the rank's passes read (``Data.facts``)."""
 
     @property

@@ -246,17 +246,17 @@ class Loops:
     def _iterate(self, current: Current) -> Iterator[Any]:
         if self._pass is not current:
             self._raise_second_pass()
-        feed, found, number = self._feed, current.batches, (self.epoch, self._feed.number)
+        feed, found, position = self._feed, current.batches, (self.epoch, self._feed.number)
         if self._run.step == 0:
             self._stepless.begin()
         if not current.is_over:
             if feed.batch and not current.call:
                 warn_of_numbering(sys._getframe(), done=feed.batch, total=found.total, epoch=self.epoch)  # noqa: SLF001
-            self._script.resume_generators(*number, feed.batch)
+            self._script.resume_generators(*position, feed.batch)
         reseeds = found.reseeds
         for item in found.batches:
             if reseeds:
-                self._generators.seed(Purpose.BODY, *number, feed.batch)
+                self._generators.seed(Purpose.BODY, *position, feed.batch)
             self._pending.begin_body()
             current.in_body = True
             try:
