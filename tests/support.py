@@ -273,6 +273,12 @@ def verdict(out: Path, attempt: int = 1) -> str:
     return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
+def environment_under_file_size_limit():
+    """Return the variables for a process whose files are limited, so that it writes neither bytecode nor coverage."""
+    without_coverage = {name: value for name, value in os.environ.items() if name != "COVERAGE_PROCESS_CONFIG"}
+    return without_coverage | {"PYTHONDONTWRITEBYTECODE": "1"}  # Python would cache modules cut off at the limit
+
+
 @contextmanager
 def file_size_limit(size):
     """Limit this process's files to ``size`` bytes, so that writes fail half-way, as on a full disk.

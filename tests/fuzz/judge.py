@@ -20,6 +20,8 @@ GRADIENTS = "gradients"
 """A component of checkpoints."""
 CONSEQUENCES = {"lost-peer", "cannot-join"}
 """Slugs by which a rank reports that another one has ended."""
+AFTER_THE_DATA = {"after", "end"}
+"""Sites of a script's traces after its last batch."""
 
 
 @dataclass
@@ -125,7 +127,8 @@ class Judge:
 
     def _differing(self, now: Attempt, *, resumed: bool) -> str:
         if self.case.undetermined:
-            return "a resumed run may not go on" if resumed and now.trace else ""
+            continued = resumed and any(site not in AFTER_THE_DATA for _, site, _ in now.trace)
+            return "a resumed run may not go on" if continued else ""
         return _difference(now, self.whole, part=True)
 
     def _finished(self, name: str, said: list[str], seen: set[Place], done: list[str], now: Attempt) -> Finding | None:

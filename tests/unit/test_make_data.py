@@ -9,7 +9,7 @@ import torch
 
 from messages import assert_error, assert_names, refused
 from slipway.base.contract import EXIT_USAGE
-from support import ROOT
+from support import ROOT, environment_under_file_size_limit
 from trainer.config.commands import find_command
 from trainer.config.settings import DataConfig
 from trainer.data.sets import open_data
@@ -64,9 +64,10 @@ def test_failed_write_leaves_no_files(tmp_path):
     (tmp_path / "file").touch()
     with refused("cannot-write", f"{tmp_path}/file ", "File exists"):
         make("aerial", tmp_path / "file" / "aerial")
-    script = f"ulimit -f 1; exec {sys.executable} -B -m trainer make-data aerial {tmp_path}/aerial --per-class 1"
+    script = f"ulimit -f 1; exec {sys.executable} -m trainer make-data aerial {tmp_path}/aerial --per-class 1"
     script += " --image-size 256"
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=ROOT, check=False)
+    env = environment_under_file_size_limit()
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=ROOT, env=env, check=False)
     assert done.returncode == 78
     assert_error(done.stderr, "cannot-write", tmp_path / "aerial", "File too large")
     assert [*tmp_path.iterdir()] == [tmp_path / "file"]

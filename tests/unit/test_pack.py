@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader
 from messages import assert_error, assert_names, assert_warning, refused
 from slipway import PackedImages
 from slipway.data.packed import archive_root, find_images
+from support import environment_under_file_size_limit
 from trainer.config.settings import DataConfig
 from trainer.data.loader import Loader
 from trainer.data.pack import AHEAD, _lock, _read_ahead, main, reduced
@@ -209,7 +210,7 @@ class TestPack:
             check=False,
             capture_output=True,
             text=True,
-            env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},  # Python would cache modules cut off at the limit
+            env=environment_under_file_size_limit(),
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000)),
         )
         assert (found.returncode, found.stderr.count("\n")) == (78, 1)
