@@ -128,7 +128,7 @@ class Judge:
     def _differing(self, now: Attempt, *, resumed: bool) -> str:
         if self.case.undetermined:
             continued = resumed and any(site not in AFTER_THE_DATA for _, site, _ in now.trace)
-            return "a resumed run may not go on" if continued else ""
+            return "the resumed run continued" if continued else ""
         return _difference(now, self.whole, part=True)
 
     def _finished(self, name: str, said: list[str], seen: set[Place], done: list[str], now: Attempt) -> Finding | None:
