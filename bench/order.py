@@ -1,8 +1,8 @@
 """``python bench/order.py [--samples N] [--rounds N]``: time the first batch of an epoch of a very large data set.
 
-It compares the two ways in which the trainer orders samples and draws the numbers that crop and flip each: by key, and
-from tables (``order.Tables``), which the trainer uses for up to a million samples. It measures the CPU time until the
-first batch, the memory that this needs, and the CPU time of each further batch.
+It compares the two ways in which the trainer orders samples and draws the numbers that crop and flip each: computed on
+demand, and from tables, which it uses for up to a million samples. It measures the CPU time until the first batch, the
+memory that this needs, and the CPU time of each further batch.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ import time
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from comparison import Comparison, Cost, Measure, compare_all, show
 
 from slipway.base.environment import World
+from slipway.rng import permutation
 from trainer.config.settings import TrainConfig
+from trainer.data import epoch
 from trainer.data.base import Draws, Fetched, Ids
-from trainer.data.feed import Feed
-from trainer.data.order import KEYED, TABLES
+from trainer.data.training_batches import TrainingBatches
 
 BATCH = 256
 MORE = 2000
@@ -57,14 +59,16 @@ def peak() -> int:
     return int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text(encoding="utf-8"))[1])  # type: ignore[index]
 
 
-def measure(version: int, samples: int) -> list[float]:
+def measure(samples: int, *, largest_table: int) -> list[float]:
     """Return the seconds and MB of the first batch, and the microseconds of each further one."""
     torch.set_num_threads(1)
-    feed = Feed(Blank(samples), TrainConfig(), World(), workers=0, pin_memory=False, warn=print)  # type: ignore[arg-type]
-    feed.order_version, feed.batch_size = version, BATCH
+    permutation.LARGE = epoch.LARGE = largest_table  # type: ignore[misc]
+    blank: Any = Blank(samples)
+    training = TrainingBatches(blank, TrainConfig(), World(), workers=0, device=torch.device("cpu"), warn=print)
+    training.batch_size = BATCH
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets the peak memory: proc(5)
     before, began = peak(), time.process_time()
-    batches = feed.batches(epoch=0, start=0, steps=None)
+    batches = training.of_epoch(epoch=0, start=0, steps=None)
     next(batches)
     first, memory = time.process_time() - began, peak() - before
     began = time.process_time()
@@ -81,11 +85,11 @@ def comparisons(rounds: int = 5, *, samples: int = 100_000_000) -> list[Comparis
         Measure("each further batch", "µs of CPU"),
     ]
 
-    def turn(version: int) -> list[Cost]:
-        words = [sys.executable, __file__, "--samples", str(samples), "--version", str(version)]
+    def turn(largest_table: int) -> list[Cost]:
+        words = [sys.executable, __file__, "--samples", str(samples), "--largest-table", str(largest_table)]
         return [Cost(value) for value in json.loads(subprocess.check_output(words))]
 
-    turns = {"tables": partial(turn, TABLES), "by key": partial(turn, KEYED)}
+    turns = {"tables": partial(turn, samples), "computed": partial(turn, 1)}
     return compare_all(measures, turns, rounds=rounds)
 
 
@@ -93,9 +97,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=100_000_000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--version", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--largest-table", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.version:
-        print(json.dumps(measure(arguments.version, arguments.samples)))
+    if arguments.largest_table:
+        print(json.dumps(measure(arguments.samples, largest_table=arguments.largest_table)))
     else:
         show(comparisons(arguments.rounds, samples=arguments.samples))

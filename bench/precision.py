@@ -17,7 +17,7 @@ import torch
 from slipway.dist.communicator import Alone
 from trainer.config.settings import ModelConfig, Settings, TrainConfig
 from trainer.data.loader import Batch
-from trainer.data.sampler import MicroBatch
+from trainer.data.micro_batches import MicroBatch
 from trainer.engine.auto_precision import supports_bf16, values_for_devices
 from trainer.engine.learner import Learner
 from trainer.model import Shape, initial_model

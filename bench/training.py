@@ -256,7 +256,7 @@ def trainer(device: str, *flags: str, backend: str = "single") -> Steps:
     parts = build_parts(settings, comm, strategy)
     step = 0
     for epoch in itertools.count():
-        for plan, micro_batches in by_step(parts.feed.batches(epoch=epoch, start=0, steps=None)):
+        for plan, micro_batches in by_step(parts.training_batches.of_epoch(epoch=epoch, start=0, steps=None)):
             parts.learner.start_step(Position(step), step_samples=plan.step_samples)
             parts.learner.backward(micro_batches, count=plan.total)
             parts.learner.step()

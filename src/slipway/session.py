@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
+import torch
 from torch import Tensor
 
 from slipway.base.errors import SessionError
@@ -262,7 +263,7 @@ class Session:
         self._loops.require_open()
         return self._loops.epochs(whole_number("epochs", total))
 
-    def batches(self, loader: Iterable[T]) -> Batches[T]:
+    def batches(self, loader: Iterable[T], *, device: torch.device | str | None = None) -> Batches[T]:
         """Return the remaining batches of ``loader`` in this epoch.
 
         Map-style loaders, lists, tuples and ranges continue exactly, by index. Other loaders, such as those of an
@@ -271,6 +272,9 @@ class Session:
 
         Args:
             loader: a DataLoader or any iterable. It must be the same in each attempt.
+            device: move the tensors of each batch there, in any nesting of tuples, lists and dictionaries; None: leave
+                them where they are. Copies to a GPU overlap with its work: worker processes' batches are pinned, and
+                each is copied during the step before. The batches are the same.
 
         Returns:
             Batches[T]: an iterable that can be iterated once. Its length is the number of remaining batches, if the
@@ -284,7 +288,7 @@ class Session:
         require_iterable(loader)
         self._loops.require_open()
         require_joined(self._opened.comm)
-        return self._loops.batches(loader)
+        return self._loops.batches(loader, None if device is None else torch.device(device))
 
     def steps(self, total: int) -> Iterator[int]:
         """Yield the numbers of the remaining iterations below ``total``, counted from 0, for loops without epochs.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,10 +12,10 @@ from torch import Tensor
 from slipway.base import startup_time
 from slipway.dist.communicator import Communicator
 from trainer.config.settings import Settings
-from trainer.data.feed import Feed, global_batch_size
 from trainer.data.loader import Loader
-from trainer.data.sampler import largest_micro_batch
+from trainer.data.micro_batches import largest_micro_batch
 from trainer.data.sets import Dataset, open_on_ranks
+from trainer.data.training_batches import TrainingBatches, global_batch_size
 from trainer.engine.learner import Learner
 from trainer.engine.memory import memory_of, report
 from trainer.model import Shape, initial_model
@@ -32,7 +33,7 @@ class Parts:
 
     train_set: Dataset
     validation_set: Dataset
-    feed: Feed
+    training_batches: TrainingBatches
     validation_loader: Loader
     learner: Learner
     choice: Choice
@@ -40,7 +41,7 @@ class Parts:
 
     def close(self) -> None:
         """Stop the data workers after a run that ended normally."""
-        self.feed.close()
+        self.training_batches.close()
         self.validation_loader.close()
 
 
@@ -51,8 +52,13 @@ def build_parts(settings: Settings, comm: Communicator, strategy: Strategy) -> P
         ConfigError: if the data or the model is unavailable, or --memory finds that the model does not fit its devices.
     """
     train_set, validation_set = open_on_ranks(settings.data, comm)
-    workers, pin_memory = settings.data.workers, comm.device.type == "cuda"
-    feed = Feed(train_set, settings.train, comm.world, workers=workers, pin_memory=pin_memory, warn=log.warning)
+    reading: dict[str, Any] = {
+        "workers": settings.data.workers,
+        "device": comm.device,
+        "warn": log.warning,
+        "memory_fraction": settings.data.device_memory_fraction,
+    }
+    training_batches = TrainingBatches(train_set, settings.train, comm.world, **reading)
     startup_time.mark(startup_time.DATA)
 
     shape, classes = train_set.shape, len(train_set.classes)
@@ -80,8 +86,8 @@ def build_parts(settings: Settings, comm: Communicator, strategy: Strategy) -> P
     return Parts(
         train_set=train_set,
         validation_set=validation_set,
-        feed=feed,
-        validation_loader=Loader(validation_set, workers=workers, pin_memory=pin_memory, warn=log.warning),
+        training_batches=training_batches,
+        validation_loader=Loader(validation_set, **reading),
         learner=learner,
         choice=choice,
     )

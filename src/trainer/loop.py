@@ -12,8 +12,8 @@ from slipway.run.run import Run
 from slipway.run.run_folder import RunFolder
 from trainer.build import Parts
 from trainer.config.settings import Settings
-from trainer.data.feed import recorded
 from trainer.data.loader import Batch, by_step
+from trainer.data.training_batches import recorded
 from trainer.engine.evaluation import Evaluation, evaluate
 from trainer.engine.learner import Learner
 from trainer.engine.profiler import Profiler
@@ -80,7 +80,7 @@ class Training:
             self.settings.data.dataset,
             len(self.parts.train_set),
             len(self.parts.validation_set),
-            self.parts.feed.batch_size,
+            self.parts.training_batches.batch_size,
             self.folder.path,
         )
         if self.run.start.step:
@@ -100,7 +100,9 @@ class Training:
 
     def _batches(self) -> Iterator[Batch]:
         position = self.run.position
-        batches = self.parts.feed.batches(epoch=position.epoch, start=position.samples, steps=self._steps_left())
+        batches = self.parts.training_batches.of_epoch(
+            epoch=position.epoch, start=position.samples, steps=self._steps_left()
+        )
         # Only rank 0 has the path of a dry run's folder.
         if self.settings.run.record_samples and not self.settings.launch.dry_run:
             path = self.folder.logs / f"samples.rank{self.world.rank}.jsonl"

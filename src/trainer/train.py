@@ -25,7 +25,7 @@ from slipway.run.trackers import TrackedRun, named_trackers, require_trackers
 from trainer.build import build_parts
 from trainer.config.settings import Settings
 from trainer.engine.auto_precision import auto_keys, settle
-from trainer.engine.checkpoint import ORDER, changes, check_resumable, require_trainer_checkpoint, restore
+from trainer.engine.checkpoint import changes, check_resumable, require_trainer_checkpoint, restore
 from trainer.engine.learner import Learner
 from trainer.engine.memory import explain_out_of_memory, report_peaks
 from trainer.engine.profiler import profiler_for, warn_if_missed
@@ -96,7 +96,6 @@ def _train(
         parts = build_parts(settings, comm, strategy)
         found = _resume(parts.learner, settings, checkpoint)
         del checkpoint  # its tensors map files that training discards later
-        parts.feed.order_version = found.facts.get(ORDER, parts.feed.order_version)
         launched = resolved(launch, comm, strategy, _log_stages(parts.learner))
         auto = {key: attrgetter(key)(settings) for key in auto_keys(asked)}
         step = found.position.step

@@ -41,14 +41,14 @@ class TrainerProgram:
         self._start = self._recorded = self._position = start
         self._loss = self._data_seconds = 0.0
         self._samples = self._recorded_samples = 0
-        known = facts(self._learner, settings, order_version=parts.feed.order_version)
+        known = facts(self._learner, settings)
         self._facts = known | {IMAGES: image_facts(parts.train_set)}
 
     def local_counters(self) -> list[float]:
         """Return this rank's counters since the last call: summed loss, bad images, seconds spent waiting for data."""
         loss, self._learner.loss_sum = self._learner.loss_sum, torch.zeros_like(self._learner.loss_sum)
         bad, self._learner.bad = self._learner.bad, 0
-        return [loss.item(), bad, self._parts.feed.waits.take()]
+        return [loss.item(), bad, self._parts.training_batches.waits.take()]
 
     def on_reduced(self, position: Position, sums: list[float]) -> Position:
         """Process the counters summed over all ranks and return the updated position.

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from support import ROOT, train, train_many, weights
 from trainer.config.settings import DataConfig
-from trainer.data.order import TABLES, epoch_of
+from trainer.data.epoch import Epoch
 from trainer.data.sets import open_data
 from trainer.model.small import MLP
 
@@ -71,7 +71,7 @@ def test_trainer_gives_weights_of_plain_torch_loop(tmp_path):
     pixels = data.images.double() / 255
     pixels = (pixels - pixels.mean()) / pixels.std()
     for epoch in range(2):
-        for ids in torch.from_numpy(epoch_of(TABLES, len(data), seed=0, epoch=epoch)[:]).split(479):
+        for ids in torch.from_numpy(Epoch(len(data), seed=0, epoch=epoch)[:]).split(479):
             optimizer.zero_grad()
             F.cross_entropy(model(pixels[ids]), data.labels[ids]).backward()
             optimizer.step()

@@ -2,13 +2,11 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
-from support import DIGITS, digest, last_step, output_of, train, training
-from trainer.data.order import KEYED
+from support import digest, last_step, train, training
 
 EPOCHS = 8
 FLAGS = ["--epochs", str(EPOCHS), "--checkpoint-interval", "5", "--keep", "100", "--log-interval", "1", "--no-figures"]
@@ -46,27 +44,6 @@ def test_run_killed_twice_matches_uninterrupted_run_bitwise(launcher, ranks, arc
         f"resume: {arch}, {launcher} x {ranks}",
         [(f"killed after steps {killed}", f"{len(compared)} checkpoints equal", f"sha256 {both[0][:16]}...")],
     )
-
-
-KEYED_ORDER = """
-import runpy
-import slipway.rng.permutation
-slipway.rng.permutation.LARGE = 100
-runpy.run_module("trainer", run_name="__main__", alter_sys=True)
-"""
-"""A trainer that treats the digits as a large data set: it uses another version of the sample order."""
-
-
-def test_resumed_run_keeps_sampler_version(tmp_path):
-    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    flags = ["--arch", "mlp", "--max-steps", "20", "--checkpoint-interval", "10", "--no-figures"]
-    words = [sys.executable, "-c", KEYED_ORDER, str(DIGITS), "--output-dir", str(whole), *flags]
-    output_of(words, tmp_path / "log", imports=True)
-    train("single", 1, resumed, *flags, "--resume", str(whole / "checkpoints" / "step_00000010"))
-    for run in (whole, resumed):
-        manifest = json.loads((run / "checkpoints" / "latest" / "manifest.json").read_text())
-        assert manifest["facts"]["sampler_version"] == KEYED
-    assert digest(resumed / "checkpoints" / "latest") == digest(whole / "checkpoints" / "latest")
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from trainer.data.base import InMemoryDataset
 from trainer.data.loader import Loader
 from trainer.data.sets import open_data
 from trainer.engine.evaluation import Evaluation, evaluate
+from trainer.parallel.device import CPU
 
 MEAN_STD = (torch.tensor([0.5], dtype=torch.float64), torch.tensor([0.25], dtype=torch.float64))
 
@@ -30,7 +31,7 @@ def learner_for(dataset, *, arch="mlp", dtype="float64"):
 
 
 def evaluated(learner, dataset, *, batch_size=100, limit=None):
-    loader = Loader(dataset, workers=0, pin_memory=False, warn=print)
+    loader = Loader(dataset, workers=0, device=CPU, warn=print)
     return evaluate(learner, loader, batch_size=batch_size, limit=len(dataset) if limit is None else limit)
 
 

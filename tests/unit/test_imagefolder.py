@@ -15,12 +15,13 @@ from messages import assert_names, assert_warning, refused
 from slipway.base.environment import World
 from slipway.data.packed import SUFFIXES
 from trainer.config.settings import Config, DataConfig, TrainConfig
-from trainer.data.feed import Feed
 from trainer.data.loader import NO_LABEL, Loader
-from trainer.data.sampler import MicroBatch
+from trainer.data.micro_batches import MicroBatch
 from trainer.data.sets import open_data
 from trainer.data.sets.imagefolder import ImageFolder, center_box, random_box
+from trainer.data.training_batches import TrainingBatches
 from trainer.model.normalise import normalisation
+from trainer.parallel.device import CPU
 
 RED, BLUE = (250, 10, 20), (5, 30, 240)
 
@@ -64,7 +65,7 @@ def whole(dataset):
 def read(part, *, workers=0, plan=None):
     """Return the batches of ``part`` and the messages about its images."""
     told = []
-    loader = Loader(part, workers=workers, pin_memory=False, warn=told.append)
+    loader = Loader(part, workers=workers, device=CPU, warn=told.append)
     return list(loader.batches(plan or whole(part))), told
 
 
@@ -318,15 +319,15 @@ class TestWorkers:
     def fed(self, folder, *, workers, epoch=0):
         """Return the images and labels of an epoch, augmented."""
         data = DataConfig(dataset="imagefolder", data_dir=str(folder), image_size=16, resized_crop=True, flip=True)
-        feed = Feed(
+        batches = TrainingBatches(
             open_data(data).train,
             TrainConfig(batch_size=3),
             World(),
             workers=workers,
-            pin_memory=False,
+            device=CPU,
             warn=print,
         )
-        batches = list(feed.batches(epoch=epoch, start=0, steps=None))
+        batches = list(batches.of_epoch(epoch=epoch, start=0, steps=None))
         return torch.cat([batch.images for batch in batches]), torch.cat([batch.labels for batch in batches])
 
     def test_batches_and_augmentation_are_independent_of_number_of_workers(self, tmp_path):
@@ -341,7 +342,7 @@ class TestWorkers:
     def test_workers_are_reused_after_unfinished_pass(self, tmp_path):
         fill(tmp_path, count=5)
         dataset = opened(tmp_path, val_fraction=0.2).train
-        loader = Loader(dataset, workers=2, pin_memory=False, warn=print)
+        loader = Loader(dataset, workers=2, device=CPU, warn=print)
         reference = torch.cat([batch.images for batch in read(dataset)[0]])
         next(iter(loader.batches(whole(dataset))))
         for _ in range(2):
@@ -403,7 +404,7 @@ class TestDiskErrors:
             raise OSError(5, "Input/output error", "0.png")
 
         monkeypatch.setattr(ImageFolder, "_decode", refuse)
-        loader = Loader(opened(tmp_path).train, workers=workers, pin_memory=False, warn=print)
+        loader = Loader(opened(tmp_path).train, workers=workers, device=CPU, warn=print)
         with pytest.raises(OSError, match="Input/output error") as raised:
             list(loader.batches(whole(loader.dataset)))
         loader.close()

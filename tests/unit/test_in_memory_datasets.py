@@ -15,12 +15,13 @@ from slipway.checkpoint.header import Position
 from trainer.config.settings import DataConfig, TrainConfig
 from trainer.data.augment import crop_flip
 from trainer.data.base import InMemoryDataset, channel_statistics
-from trainer.data.feed import Feed, recorded
 from trainer.data.loader import NO_LABEL
 from trainer.data.sets import open_data
 from trainer.data.sets.digits import FILE
 from trainer.data.sets.holdout import stratified_split
+from trainer.data.training_batches import TrainingBatches, recorded
 from trainer.model.torchvision_on_cpu import import_torchvision
+from trainer.parallel.device import CPU
 
 ALMOST_ONE = np.nextafter(np.float32(1), np.float32(0))
 
@@ -198,14 +199,14 @@ class TestFeed:
         flip=True,
     )
 
-    def feed(self, world, **train):
-        return Feed(self.DATASET, TrainConfig(**train), world, workers=0, pin_memory=False, warn=pytest.fail)
+    def training_batches(self, world, **train):
+        return TrainingBatches(self.DATASET, TrainConfig(**train), world, workers=0, device=CPU, warn=pytest.fail)
 
     def by_id(self, *, epoch=0, seed=0, start=0, steps=None, rank=0, size=1, **train):
         """Return the samples of one rank, by id."""
-        feed = self.feed(World(rank=rank, size=size), seed=seed, **train)
+        batches = self.training_batches(World(rank=rank, size=size), seed=seed, **train)
         fed = {}
-        for batch in feed.batches(epoch=epoch, start=start, steps=steps):
+        for batch in batches.of_epoch(epoch=epoch, start=start, steps=steps):
             if batch.micro.counted:
                 assert batch.labels.tolist() == batch.micro.ids.tolist()
                 fed |= {
@@ -241,13 +242,15 @@ class TestFeed:
         assert len(self.by_id(batch_size=8, start=48, steps=5)) == 2
 
     def test_padding_samples_have_no_label(self):
-        for batch in self.feed(World(2, 3), batch_size=2).batches(epoch=0, start=0, steps=2):
+        for batch in self.training_batches(World(2, 3), batch_size=2).of_epoch(epoch=0, start=0, steps=2):
             assert (batch.micro.counted, batch.labels.tolist()) == (False, [NO_LABEL] * 2)
         assert torch.equal(self.DATASET.labels, torch.arange(50))
 
     def test_sample_ids_of_each_step_are_recorded(self, tmp_path):
-        feed = self.feed(World())
+        batches = self.training_batches(World())
         path = tmp_path / "samples.jsonl"
-        batches = list(recorded(feed.batches(epoch=0, start=0, steps=None), path, position=Position(step=7, epoch=2)))
+        batches = list(
+            recorded(batches.of_epoch(epoch=0, start=0, steps=None), path, position=Position(step=7, epoch=2))
+        )
         records = [json.loads(line) for line in path.read_text().splitlines()]
         assert records == [{"step": 7, "epoch": 2, "ids": batches[0].micro.ids.tolist()}]

@@ -13,7 +13,7 @@ from slipway.base.environment import World
 from slipway.checkpoint.header import Header, Position
 from trainer.config.settings import ModelConfig, OptimConfig, Settings, TrainConfig
 from trainer.data.loader import NO_LABEL, Batch
-from trainer.data.sampler import rank_steps
+from trainer.data.micro_batches import rank_steps
 from trainer.engine.checkpoint import capture, restore
 
 SHAPE, CLASSES, COUNT = (1, 8, 8), 5, 13

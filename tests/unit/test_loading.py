@@ -19,9 +19,11 @@ from torch.utils.data import (
 
 from messages import refused
 from slipway.base.environment import World
-from slipway.data.feed import ORDER, Feed
+from slipway.data.feed import Feed
 from slipway.data.loading import Origin, Seeds, SkippingSource, can_skip
 from slipway.data.sampler import Sampler, global_batches, share
+from slipway.rng.permutation import ORDER_VERSION
+from slipway.rng.seeding import seed_generators
 
 SAMPLES = 23
 
@@ -61,11 +63,11 @@ SAMPLERS = {
 }
 
 
-ALONE, BEGIN = World(), Origin()
+ALONE, BEGIN, CPU = World(), Origin(), torch.device("cpu")
 
 
-def batches(replay, *, skip=0, seed=1, world=ALONE, origin=BEGIN):
-    found = replay.start(skip=skip, origin=origin, world=world, seeds=Seeds(seed, seed + 100, 0))
+def batches(replay, *, skip=0, seed=1, world=ALONE, origin=BEGIN, device=None):
+    found = replay.start(skip=skip, origin=origin, world=world, seeds=Seeds(seed, seed + 100, 0), device=device)
     return [batch.tolist() for batch in found.batches]
 
 
@@ -79,6 +81,7 @@ def test_resumed_pass_yields_same_remaining_batches(name, workers):
     again = SkippingSource(loader)
     assert batches(again, skip=3) == whole[3:]
     assert batches(again) == whole  # a second pass, with persistent workers
+    assert batches(again, skip=3, device=CPU) == whole[3:]
     assert batches(again, seed=2) != whole
 
 
@@ -119,11 +122,10 @@ def test_global_batches_hold_each_sample_once_and_feed_every_rank(samples, ranks
     ends = [division.end(number) for number in range(division.count + 1)]
     for begin, end in pairwise(ends):
         parts = [list(share(range(begin, end), rank, ranks)) for rank in range(ranks)]
-        assert all(parts)
+        assert all(parts) or samples < ranks
         assert max(map(len, parts)) - min(map(len, parts)) <= 1
         assert max(map(len, parts)) <= 5
-        if end - begin >= ranks:
-            assert list(chain(*parts)) == list(range(begin, end))
+        assert list(chain(*parts)) == list(range(begin, end))
     assert ends[0] == 0 or not division.count
     assert ends[-1] == samples if not drop_last else samples - 4 * ranks < ends[-1] <= samples
 
@@ -131,7 +133,7 @@ def test_global_batches_hold_each_sample_once_and_feed_every_rank(samples, ranks
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("sizes", [(2, 1, 2), (1, 3, 4), (4, 1, 1), (3, 2, 7)])
 def test_epoch_over_changing_world_sizes_yields_each_sample_once(sizes, large, monkeypatch):
-    monkeypatch.setattr("slipway.data.sampler.LARGE", 100 if large else 1000)
+    monkeypatch.setattr("slipway.rng.permutation.LARGE", 100 if large else 1000)
     data = Noisy(203)
     loader = DataLoader(data, 5, sampler=Sampler(data))
     seen, done, origin = [], 0, Origin()
@@ -148,6 +150,15 @@ def test_epoch_over_changing_world_sizes_yields_each_sample_once(sizes, large, m
     assert sorted(seen) == list(range(203))
 
 
+def test_rank_without_sample_repeats_first_sample():
+    data = Noisy(3)
+    loader = DataLoader(data, 5, sampler=Sampler(data))
+    found = [batches(SkippingSource(loader), world=World(rank, 5, rank, 5)) for rank in range(5)]
+    numbers = [[int(sample[0]) for batch in own for sample in batch] for own in found]
+    assert sorted(chain(*numbers[:3])) == [0, 1, 2]
+    assert numbers[3] == numbers[4] == numbers[0]
+
+
 def test_sampler_within_batch_sampler_is_refused():
     data = Noisy()
     with refused("sampler-batch-size", "batch_size"):
@@ -156,7 +167,7 @@ def test_sampler_within_batch_sampler_is_refused():
 
 @pytest.mark.parametrize("workers", [{}, {"num_workers": 2, "persistent_workers": True}], ids=str)
 def test_pass_over_large_dataset_resumes_at_any_batch(workers, monkeypatch):
-    monkeypatch.setattr("slipway.data.sampler.LARGE", 100)
+    monkeypatch.setattr("slipway.rng.permutation.LARGE", 100)
     data = Noisy(203)
     loader = DataLoader(data, 5, sampler=Sampler(data), **workers)
     replay = SkippingSource(loader)
@@ -195,6 +206,20 @@ def test_non_distributed_samplers_draw_differently_on_each_rank(name):
     assert ids[0] != ids[1]
 
 
+@pytest.mark.parametrize("name", [*SAMPLERS, "iterable"])
+def test_batches_moved_to_device_draw_same_numbers_without_workers(name):
+    """Noisy's samples draw from the global generators of this process, and so does the body of a loop."""
+    data = Noisy()
+    loader = [[data[index]] for index in range(9)] if name == "iterable" else DataLoader(data, **SAMPLERS[name](data))
+
+    def drawn(device):
+        seed_generators(5)
+        found = Feed(ALONE, seed=0, repeat_epoch=False).begin(loader, epoch=0, device=device)
+        return [(str(batch), random.random(), torch.rand(1).item()) for batch in found.batches]
+
+    assert drawn(None) == drawn(CPU)
+
+
 class TestFeed:
     def feed(self, rank=0, size=1, **options):
         return Feed(World(rank, size, rank, size), seed=0, **{"repeat_epoch": False, **options})
@@ -221,7 +246,7 @@ class TestFeed:
         ids=["in two passes", "in one pass"],
     )
     def test_changed_world_size_within_epoch_is_refused_or_epoch_repeated(self, places):
-        facts = {"places": places, "origin": [0, 0], "samples": 0, "order": ORDER}
+        facts = {"places": places, "origin": [0, 0], "samples": 0, "order": ORDER_VERSION}
         loader = DataLoader(Noisy(), 4)
         feed = self.feed()
         assert feed.resume(facts, 9) == 9
@@ -232,14 +257,14 @@ class TestFeed:
         assert len(list(feed.begin(loader, epoch=0).batches)) == 6
         assert not feed.is_resuming
 
-    def test_sample_order_of_newer_version_is_refused(self):
-        facts = {"places": [[0, 2, 6, 2, SAMPLES, [], {}]], "origin": [0, 0], "samples": 0, "order": ORDER + 1}
-        with refused("newer-format", ORDER + 1, ORDER):
+    def test_sample_order_of_other_version_is_refused(self):
+        facts = {"places": [[0, 2, 6, 2, SAMPLES, [], {}]], "origin": [0, 0], "samples": 0, "order": ORDER_VERSION + 1}
+        with refused("order-version", ORDER_VERSION + 1, ORDER_VERSION):
             self.feed().resume(facts, 5)
 
     def test_ranks_resume_at_separate_positions(self):
         places = [[0, 2, 6, 2, SAMPLES, [], {}], [0, 5, 6, 5, SAMPLES, [], {}]]
-        facts = {"places": places, "origin": [0, 0], "samples": 0, "order": ORDER}
+        facts = {"places": places, "origin": [0, 0], "samples": 0, "order": ORDER_VERSION}
         for rank, left in ((0, 4), (1, 1)):
             feed = self.feed(rank, 2)
             assert feed.resume(facts, 5) == facts["places"][rank][3]

@@ -12,7 +12,7 @@ from slipway.dist.communicator import Alone
 from trainer.build import build_parts
 from trainer.config.settings import DataConfig, Launch, ModelConfig, OptimConfig, Settings, TrainConfig
 from trainer.data.loader import Batch
-from trainer.data.sampler import MicroBatch
+from trainer.data.micro_batches import MicroBatch
 from trainer.engine import memory
 from trainer.engine.auto_precision import PLAIN, settled
 from trainer.engine.memory import memory_of

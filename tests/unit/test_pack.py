@@ -24,9 +24,10 @@ from slipway.data.packed import archive_root, find_images
 from support import environment_under_file_size_limit
 from trainer.config.settings import DataConfig
 from trainer.data.loader import Loader
+from trainer.data.micro_batches import MicroBatch
 from trainer.data.pack import AHEAD, _lock, _read_ahead, main, reduced
-from trainer.data.sampler import MicroBatch
 from trainer.data.sets import open_data
+from trainer.parallel.device import CPU
 
 
 def write_images(folder, *, classes=("cat", "cat-b", "dog"), count=5):
@@ -363,7 +364,7 @@ class TestTraining:
         told, bad = [], 0
         for part in opened(target):
             ids = np.arange(len(part))
-            loader = Loader(part, workers=workers, pin_memory=False, warn=told.append)
+            loader = Loader(part, workers=workers, device=CPU, warn=told.append)
             bad += sum(batch.bad for batch in loader.batches([MicroBatch(ids, True, len(ids))]))
             loader.close()
         assert (bad, len(told)) == (1, 1)

@@ -27,7 +27,6 @@ from slipway.checkpoint.stateful import capture as capture_components
 from slipway.checkpoint.store import CheckpointStore
 from slipway.dist.communicator import Alone
 from trainer.config.settings import DataConfig, ModelConfig, Settings, experiment
-from trainer.data.order import TABLES
 from trainer.data.sets import open_data
 from trainer.engine.checkpoint import IMAGES, capture, facts, image_facts
 from trainer.evaluate import trained_run as source_module
@@ -51,7 +50,7 @@ def save(run, step, *, accuracy=None, config=CONFIG, keep=3):
                 parameter.fill_(step / 2)
     (run / "checkpoints").mkdir(parents=True, exist_ok=True)
     (run / "config.toml").write_text(tomli_w.dumps(experiment(config)))
-    known = facts(learner, config, order_version=TABLES) | {IMAGES: image_facts(DATA.train)}
+    known = facts(learner, config) | {IMAGES: image_facts(DATA.train)}
     metric = None if accuracy is None else Metric("accuracy", accuracy)
     CheckpointStore(run / "checkpoints", keep=keep).add(capture(learner, Header(Position(step=step), metric, known)))
     return run / "checkpoints" / f"step_{step:08d}"
@@ -309,7 +308,7 @@ def test_exported_model_classifies_in_plain_torch_as_in_trainer(tmp_path, monkey
         learner.model.fc.bias -= learner.logits(images).mean(0)
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     (tmp_path / "run" / "config.toml").write_text(tomli_w.dumps(experiment(config)))
-    known = facts(learner, config, order_version=TABLES) | {IMAGES: image_facts(parts.train)}
+    known = facts(learner, config) | {IMAGES: image_facts(parts.train)}
     CheckpointStore(tmp_path / "run" / "checkpoints", keep=1).add(
         capture(learner, Header(Position(step=1), None, known))
     )

@@ -16,10 +16,10 @@ from slipway.checkpoint.format import Checkpoint, read_checkpoint, write_checkpo
 from slipway.checkpoint.header import Header, Metric, Position
 from slipway.checkpoint.store import CheckpointStore
 from slipway.dist.communicator import Alone
+from slipway.rng.permutation import ORDER_VERSION
 from trainer.config.settings import DataConfig, ModelConfig, OptimConfig, Settings, TrainConfig
 from trainer.data.loader import Batch
-from trainer.data.order import TABLES
-from trainer.data.sampler import MicroBatch
+from trainer.data.micro_batches import MicroBatch
 from trainer.engine.checkpoint import (
     IDENTITY,
     capture,
@@ -46,7 +46,7 @@ def config_of(arch="mlp", *, optimizer="adamw", amp="none", lr=0.01, decay_norm_
 
 def captured(learner, position, config, *, accuracy):
     metric = None if accuracy is None else Metric("accuracy", accuracy)
-    return capture(learner, Header(position, metric, facts(learner, config, order_version=TABLES)))
+    return capture(learner, Header(position, metric, facts(learner, config)))
 
 
 def learner_of(config):
@@ -166,7 +166,7 @@ def test_checkpoint_header_has_position_metric_and_facts():
     position, metric, said, _ = captured(learner_of(config), POSITION, config, accuracy=0.5).header
     assert (position, metric) == (POSITION, Metric("accuracy", 0.5, maximize=True))
     assert list(said) == [
-        *("seed", "world_size", "backend", "sampler_version", "randomness_version", "identity"),
+        *("seed", "world_size", "backend", "order", "randomness_version", "identity"),
         *("identity_sha256", "may_differ", "config"),
     ]
     assert (said["seed"], said["world_size"], said["backend"]) == (0, 1, "single")
@@ -223,12 +223,12 @@ class TestIdentity:
         with refused("different-run", *SQUASHED):
             check_config(found.header, other)
 
-    def test_newer_sampler_version_is_refused(self, found, learner):
-        other = dataclasses.replace(
-            found, header=found.header._replace(facts={**found.header.facts, "sampler_version": 99})
-        )
-        with refused("newer-format", 99, 2, 3):
-            check_resumable(other, config_of(), learner)
+    @pytest.mark.parametrize("version", [{"order": 99}, {"sampler_version": 2}], ids=["newer", "older"])
+    def test_other_order_version_is_refused(self, found, learner, version):
+        del found.header.facts["order"]
+        found.header.facts.update(version)
+        with refused("order-version", ORDER_VERSION):
+            check_resumable(found, config_of(), learner)
 
     def test_identity_keys_are_configuration_keys(self):
         assert list(identity_values(Settings())) == list(IDENTITY)

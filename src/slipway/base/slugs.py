@@ -930,10 +930,10 @@ GROUPS: Dict[str, Dict[str, Message]] = {
             "The run in this folder has newer checkpoints than the given one.",
             "Continue from it in another folder: `--resume CHECKPOINT --output-dir OTHER`.",
         ),
-        "newer-format": Message(
+        "order-version": Message(
             EXIT_CONFIG,
-            "A newer version of Slipway wrote the checkpoint.",
-            "Use that version.",
+            "A version of Slipway that orders samples differently wrote the checkpoint.",
+            "Use that version, or start a new run.",
         ),
         "no-checkpoint": Message(
             EXIT_CONFIG,

@@ -6,18 +6,19 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+import torch
+
 from slipway.base.environment import World
 from slipway.base.errors import StateMismatchError, warn
 from slipway.data.dataset_digest import Data
 from slipway.data.loader_settings import LoaderSettings
 from slipway.data.loading import Origin, Pass, RereadingSource, Seeds, SkippingSource, can_skip
+from slipway.data.sampler import require_order_version
 from slipway.data.workers import has_running_workers
+from slipway.rng.permutation import ORDER_VERSION
 from slipway.rng.seeding import Purpose, derive
 
 log = logging.getLogger(__name__)
-
-ORDER = 2
-"""Version of the orders that ``Sampler`` draws. A checkpoint records it; a run cannot resume with another version."""
 
 
 class RankPosition(NamedTuple):
@@ -87,10 +88,7 @@ class Feed:
         Raises:
             StateMismatchError: if another version of slipway drew the order.
         """
-        if facts["order"] != ORDER:
-            raise StateMismatchError(
-                "newer-format", f"samples are in order version {facts['order']}; this slipway supports only {ORDER}."
-            )
+        require_order_version(facts["order"])
         self._iterations = facts.get("iterations", 0)
         self._settings.resume(facts.get("changed", {}))
         positions = [RankPosition(*each) for each in facts["places"]]
@@ -134,7 +132,7 @@ class Feed:
             "places": positions,
             "origin": list(self._origin),
             "samples": samples,
-            "order": ORDER,
+            "order": ORDER_VERSION,
             "iterations": self.batch if self.is_counting else self._iterations,
             "changed": self._settings.changed(
                 self.number if self._source else None, is_reread=isinstance(self._source, RereadingSource)
@@ -180,8 +178,8 @@ class Feed:
         if self.is_counting:
             self.next_pass()
 
-    def begin(self, loader: Iterable[Any], *, epoch: int) -> Pass:
-        """Begin a pass over ``loader``, after the batches that are done.
+    def begin(self, loader: Iterable[Any], *, epoch: int, device: torch.device | None = None) -> Pass:
+        """Begin a pass over ``loader``, after the batches that are done; move its batches to ``device`` if given.
 
         Raises:
             StateMismatchError: if the loader or its data differ from the save, or the number of ranks has changed and
@@ -213,7 +211,7 @@ class Feed:
         self.batch, self._origin = self._resume_at(saved, epoch) if saved else (0, Origin())
         if not self._skipping:
             self._compare_settings(loader, within=bool(saved))
-        found = self._start(epoch)
+        found = self._start(epoch, device)
         if self._skipping:  # the settings after the sampler has drawn
             self._compare_settings(loader, within=bool(saved))
         expected = self._saved_position.total if saved and self._origin == Origin(*saved["origin"]) else None
@@ -237,7 +235,7 @@ class Feed:
         if self._world.is_root:  # rank 0 saves its settings
             self._settings.begin(self.number, loader, within=within)
 
-    def _start(self, epoch: int) -> Pass:
+    def _start(self, epoch: int, device: torch.device | None) -> Pass:
         rank = self._world.rank
         seeds = Seeds(
             derive(self._seed, Purpose.ORDER, epoch, self.number),
@@ -246,7 +244,9 @@ class Feed:
         )
         assert self._source
         if isinstance(self._source, SkippingSource):
-            return self._source.start(skip=self.batch, origin=self._origin, world=self._world, seeds=seeds)
+            return self._source.start(
+                skip=self.batch, origin=self._origin, world=self._world, seeds=seeds, device=device
+            )
         if self.batch and not self._source.holds_batches:
             warn(
                 log,
@@ -254,7 +254,7 @@ class Feed:
                 "this loader cannot skip by index: its first %d batches are fetched again and discarded",
                 self.batch,
             )
-        return self._source.start(skip=self.batch, world=self._world, seeds=seeds)
+        return self._source.start(skip=self.batch, world=self._world, seeds=seeds, device=device)
 
     def _resume_at(self, saved: dict[str, Any], epoch: int) -> tuple[int, Origin]:
         """Return the number of batches that this rank has processed, and the origin from which they are counted."""

@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from slipway.base.environment import World
 from slipway.base.errors import SessionError
+from slipway.data.device_batches import on_device
 from slipway.data.loader_settings import describe
 from slipway.data.order import Order
 from slipway.data.sampler import GlobalBatches, Sampler, global_batches, share
@@ -132,7 +133,9 @@ class SkippingSource:
         """Return the samples of the epoch that all ranks have consumed after ``done`` batches; slipway.Sampler only."""
         return origin.samples + self._division(origin, world).end(done - origin.batches)
 
-    def start(self, *, skip: int, origin: Origin, world: World, seeds: Seeds) -> Pass:
+    def start(
+        self, *, skip: int, origin: Origin, world: World, seeds: Seeds, device: torch.device | None = None
+    ) -> Pass:
         """Begin a pass after ``skip`` batches.
 
         Args:
@@ -140,8 +143,9 @@ class SkippingSource:
             origin: for slipway.Sampler, the position from which its batches are counted.
             world: this rank's world.
             seeds: this pass's seeds.
+            device: where to move the batches, if not None: with workers, each during the step before.
         """
-        loader = self._copied(seeds)
+        loader = self._copied(seeds, device)
         done = skip
         if loader.num_workers:  # so that the same worker fetches each batch, which may depend on the worker
             skip -= (skip - origin.batches) % loader.num_workers
@@ -161,6 +165,8 @@ class SkippingSource:
         self._requests.now = indices
         self._iterator = iter(loader)
         batches: Iterator[Any] = itertools.islice(self._iterator, done - skip, None)
+        if device is not None:  # without workers, fetching draws random numbers in this process, in its place
+            batches = on_device(batches, device, ahead=loader.num_workers > 0)
         if own or self._order.generators:  # the loop body may draw from them, too
             everything = [*self._order.generators, *own]
             batches = _seeded_each(everything, derive(seeds.fetch, Purpose.BODY), batches, done)
@@ -170,7 +176,7 @@ class SkippingSource:
         """End the workers."""
         _shut_down(self._iterator)
 
-    def _copied(self, seeds: Seeds) -> DataLoader[Any]:
+    def _copied(self, seeds: Seeds, device: torch.device | None) -> DataLoader[Any]:
         """Return a copy of the loader with the loader's current attributes.
 
         A copy with persistent workers is reused unless a loader attribute or a data set setting has changed, because
@@ -189,6 +195,8 @@ class SkippingSource:
             self._settings, self._described, self._copy = settings, described, copy.copy(loader)
             requested = "sampler" if loader.batch_sampler is None else "batch_sampler"
             vars(self._copy).update({requested: self._requests, "_iterator": None, "generator": torch.Generator()})
+            if device is not None and device.type == "cuda" and loader.num_workers:
+                self._copy.pin_memory = True
             seeded_loaders.add(self._copy)
         # This seed determines get_worker_info().seed in workers: for persistent ones the same whenever they start.
         self._copy.generator.manual_seed(seeds.start if loader.persistent_workers else seeds.fetch)
@@ -200,7 +208,8 @@ class SkippingSource:
         """Yield the rank's share of each batch after the first ``skip`` batches."""
         for number in range(skip - origin.batches, division.count):
             begin, end = (origin.samples + division.end(count) for count in (number, number + 1))
-            yield list(share(order[begin:end], world.rank, world.size))
+            batch = order[begin:end]
+            yield list(share(batch, world.rank, world.size) or batch[:1])  # each rank must take part in the step
 
     def _division(self, origin: Origin, world: World) -> GlobalBatches:
         """Return how the samples after ``origin`` are divided into batches; slipway.Sampler only."""
@@ -241,7 +250,7 @@ class RereadingSource:
             seeded_loaders.add(iterable)
         self._iterator: Iterator[Any] | None = None
 
-    def start(self, *, skip: int, world: World, seeds: Seeds) -> Pass:
+    def start(self, *, skip: int, world: World, seeds: Seeds, device: torch.device | None = None) -> Pass:
         """Begin a pass after ``skip`` batches; see SkippingSource."""
         self._seed(seeds.order, world)
         try:
@@ -251,9 +260,10 @@ class RereadingSource:
         self._iterator = iter(self._iterable)
         if self.holds_batches:
             rest = itertools.islice(self._iterator, skip, None)
-            return Pass(self._seeded(rest, seeds.order, world, first=skip), total, reseeds=True)
-        batches = self._seeded(self._iterator, seeds.order, world)
-        return Pass(itertools.islice(batches, skip, None), total, reseeds=True)
+            batches = self._seeded(rest, seeds.order, world, first=skip)
+        else:
+            batches = itertools.islice(self._seeded(self._iterator, seeds.order, world), skip, None)
+        return Pass(batches if device is None else on_device(batches, device), total, reseeds=True)
 
     def close(self) -> None:
         """End the workers."""

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch.utils.data import Sampler as TorchSampler
 
+from slipway.base.errors import StateMismatchError
 from slipway.dist.existing_group import count_ranks
-from slipway.rng.permutation import LARGE, Permutation
+from slipway.rng.permutation import ORDER_VERSION, Permutation
 
-T = TypeVar("T")
+
+class Sliceable(Protocol):
+    """Interface of numbered samples: a sequence, an array or a tensor."""
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        ...
+
+    def __getitem__(self, places: slice, /) -> Any:
+        """Return the samples at some positions, of the same type."""
+        ...
+
+
+Samples = TypeVar("Samples", bound=Sliceable)
 
 
 class Sampler(TorchSampler[int]):
@@ -49,8 +63,6 @@ class Sampler(TorchSampler[int]):
         """Return a permutation of all indices from 0 to ``len(dataset) - 1``, drawn from ``generator``."""
         if not self._shuffle:
             return range(self.samples)
-        if self.samples <= LARGE:
-            return torch.randperm(self.samples, generator=self.generator).tolist()
         return Permutation(self.samples, key=int(torch.randint(1 << 62, (), generator=self.generator)))
 
 
@@ -83,11 +95,19 @@ def global_batches(samples: int, *, batch_size: int, ranks: int, drop_last: bool
     return GlobalBatches(full + (rest >= ranks or not full), size, samples)
 
 
-def share(batch: Sequence[T], rank: int, ranks: int) -> Sequence[T]:
-    """Return the contiguous share of ``rank`` in a batch; the first ranks get one sample more if necessary.
-
-    If there are more ranks than samples, ranks without a sample repeat the first sample.
-    """
-    least, longer = divmod(len(batch), ranks)
+def share(samples: Samples, rank: int, ranks: int) -> Samples:
+    """Return the contiguous share of ``rank`` in ``samples``; the first ranks get one sample more if necessary."""
+    least, longer = divmod(len(samples), ranks)
     begin = rank * least + min(rank, longer)
-    return batch[begin : begin + least + (rank < longer)] or batch[:1]
+    found: Samples = samples[begin : begin + least + (rank < longer)]
+    return found
+
+
+def require_order_version(version: object) -> None:
+    """Raise a StateMismatchError if ``version``, from a checkpoint, is not the version of this slipway's orders."""
+    if version != ORDER_VERSION:
+        raise StateMismatchError(
+            "order-version",
+            f"cannot resume: the checkpoint's samples are in order version {version}, and this slipway draws version "
+            f"{ORDER_VERSION}. Use the version of slipway that wrote the checkpoint.",
+        )

@@ -1,4 +1,4 @@
-"""Random permutation of any number of samples, computed lazily block by block."""
+"""Random permutation of any number of samples: a table, or for many samples computed block by block."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ ROUNDS = 6
 """Rounds of the cipher. For very few samples orders are biased: three or four with 4 rounds, five or six with 6."""
 LARGEST = 1 << 62
 LARGE = 1 << 20
-"""Number of samples above which an epoch's order is such a permutation; fewer are quickly shuffled in a table."""
+"""Largest number of samples that are shuffled in a table: this takes milliseconds."""
+ORDER_VERSION = 4
+"""Version of the permutations. Checkpoints record it, because only the same version resumes exactly."""
 
 _INCREMENT, _FIRST, _SECOND = (word - (1 << 64) for word in (INCREMENT, FIRST, SECOND))
 """Constants of SplitMix64 as int64."""
 
 
 class Permutation(Sequence[int]):
-    """Permutation of 0 to n - 1 that a key selects; only the current block is kept in memory.
+    """Permutation of 0 to n - 1 that a key selects.
 
-    It is a Feistel network on pairs of mixed-radix digits. The product of the radices is slightly more than n. A result
-    that is not below n is enciphered again until it is (cycle walking). Source: J. Black, P. Rogaway, Ciphers with
-    arbitrary finite domains, CT-RSA 2002.
+    For n above ``LARGE`` only the current block is in memory. It is computed by a Feistel network on pairs of
+    mixed-radix digits. The product of the radices is slightly more than n. A result that is not below n is enciphered
+    again until it is (cycle walking). Source: J. Black, P. Rogaway, Ciphers with arbitrary finite domains, CT-RSA 2002.
     """
 
     def __init__(self, length: int, *, key: int) -> None:
@@ -41,6 +43,9 @@ class Permutation(Sequence[int]):
         if not 0 <= length <= LARGEST:
             raise ValueError(f"a permutation of {length} numbers: the length must be from 0 to 2**62")
         self._length = length
+        self._table: Tensor | None = None
+        if length <= LARGE:
+            self._table = torch.randperm(length, generator=torch.Generator().manual_seed(key))
         self._left = max(1, math.isqrt(max(0, length - 1)) + 1)
         self._right = max(1, -(-length // self._left))
         self._keys = [derive(key, number) for number in range(ROUNDS)]
@@ -75,6 +80,8 @@ class Permutation(Sequence[int]):
 
     def between(self, begin: int, end: int) -> Tensor:
         """Return the numbers at positions ``begin`` to ``end`` - 1: int64 [end - begin]."""
+        if self._table is not None:
+            return self._table[begin:end]
         end = min(end, self._length)
         parts = [
             self._load_block(number)[max(0, begin - number * BLOCK) : end - number * BLOCK]

@@ -39,6 +39,8 @@ class Purpose(IntEnum):
     """Start of a worker process: ``get_worker_info().seed``."""
     AFTER = 6
     """Code after the epochs and after the session, such as the next session's models; the same on all ranks."""
+    AUGMENTATION = 7
+    """Augmentation of a sample by the trainer; the same on all ranks."""
 
 
 def derive(*key: int) -> int:

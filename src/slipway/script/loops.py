@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, NoReturn, TypeVar
 
+import torch
+
 from slipway.base.errors import SessionError, warn
 from slipway.checks.batch_numbers import warn_of_numbering
 from slipway.checks.early_use import EarlyUse
@@ -104,7 +106,7 @@ class Loops:
         self._calls += 1
         return self._seed_after_epochs(self._epochs(total, self._calls), self._calls)
 
-    def batches(self, loader: Iterable[T]) -> Batches[T]:
+    def batches(self, loader: Iterable[T], device: torch.device | None) -> Batches[T]:
         """Return the remaining batches of ``loader`` in this epoch; see Session."""
         if self._pass and self._pass.call and self._pass.is_running:
             _raise_nested("batches", "steps")
@@ -116,7 +118,7 @@ class Loops:
         feed.end_steps()
         if feed.number >= self._script.lowest[0]:
             self._continue()
-        found = feed.begin(loader, epoch=self.epoch)
+        found = feed.begin(loader, epoch=self.epoch, device=device)
         if not feed.is_resuming:  # the epoch may be repeated after the number of ranks has changed
             self._continue()
         current = Current(found, number=feed.number, is_over=feed.is_resuming)

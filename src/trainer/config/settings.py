@@ -70,6 +70,9 @@ class DataConfig:
     """Augmentation: flip half of the training images horizontally."""
     workers: AtLeast0 = 2
     """Decoder processes per rank (imagefolder), and as many for validation; other data sets use none."""
+    device_memory_fraction: Share = 0.1
+    """Keep a data set in memory on the GPU if it needs at most this fraction of the GPU's free memory, for training and
+    for validation each; 0: never. Results are the same."""
     bad_image_share: Share = 0.01
     """Stop if more than this fraction of images cannot be decoded: of the training set in an epoch, or of the
     validation set."""

@@ -1,1 +1,1 @@
-"""Training data of a rank: order, sampler, loader and feed; the data sets are in ``sets``."""
+"""Training data of a rank: epochs, micro-batches, loader and batches; the data sets are in ``sets``."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from slipway.data.device_batches import to_device
 from trainer.config.errors import ConfigError
 from trainer.data.augment import crop_flip
 
@@ -85,10 +86,12 @@ class Splits(NamedTuple):
 
 @dataclass(frozen=True)
 class InMemoryDataset:
-    """Images held as one uint8 tensor [n, c, h, w], indexed and augmented a batch at a time."""
+    """Images held as one uint8 tensor [n, c, h, w], indexed and augmented a batch at a time, on the tensor's device."""
 
     images: Tensor
+    """If there are fewer images than labels, sample i has image i modulo their number."""
     labels: Tensor
+    """On the host: int64."""
     classes: tuple[str, ...]
     mean_std: tuple[Tensor, Tensor]
     padding: int = 0
@@ -108,13 +111,19 @@ class InMemoryDataset:
 
     def __len__(self) -> int:
         """Return the number of samples."""
-        return len(self.images)
+        return len(self.labels)
+
+    def to(self, device: torch.device) -> InMemoryDataset:
+        """Return the data set with its images on ``device``."""
+        return replace(self, images=self.images.to(device))
 
     def fetch(self, ids: Ids, draws: Draws | None) -> Fetched:
         """Return the images ``ids``; see Dataset."""
-        images = self.images[torch.from_numpy(ids)]
+        device = self.images.device
+        images = self.images[to_device(torch.from_numpy(ids % len(self.images)), device)]
         if draws is not None:
-            images = crop_flip(images, torch.from_numpy(draws), padding=self.padding, flip=self.flip)
+            numbers = to_device(torch.from_numpy(draws), device)
+            images = crop_flip(images, numbers, padding=self.padding, flip=self.flip)
         return Fetched(images, [])
 
     def describe(self, sample: int) -> str:

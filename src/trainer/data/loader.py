@@ -1,11 +1,11 @@
-"""Loader of micro-batches: directly from data sets in memory, or ahead of time by workers that read files."""
+"""Loader of micro-batches: from data sets in memory or on the device, or from files by worker processes."""
 
 from __future__ import annotations
 
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -15,16 +15,20 @@ from torch.utils.data import Dataset as TorchDataset
 
 from slipway.base.errors import add_label
 from slipway.base.stop import ignore_signals
+from slipway.data.device_batches import on_device, to_device
+from slipway.data.loading import Requests
 from slipway.data.workers import end_workers, exit_on_queue_error
-from trainer.data.base import Dataset, Draws, Fetched, Ids
-from trainer.data.sampler import MicroBatch
+from trainer.data.base import Dataset, Draws, Fetched, Ids, InMemoryDataset
+from trainer.data.micro_batches import MicroBatch
 
+AHEAD = {"cuda": 2}
+"""Batches that are copied ahead of the step, by type of device. The CPU needs no copies."""
 NO_LABEL = -100
 """Label of a sample that does not count: cross_entropy's default for ``ignore_index``."""
 
 
 class Batch(NamedTuple):
-    """A micro-batch with its data, still on the host."""
+    """A micro-batch with its data on the rank's device."""
 
     images: Tensor
     """uint8 [n, c, h, w]"""
@@ -71,16 +75,6 @@ class _Request(NamedTuple):
     draws: Draws | None
 
 
-@dataclass
-class _Requests:
-    """Requests of the current pass; a DataLoader with persistent workers requests a new iterator in each pass."""
-
-    now: Iterator[_Request] = field(default_factory=lambda: iter(()))
-
-    def __iter__(self) -> Iterator[_Request]:
-        return self.now
-
-
 @dataclass(frozen=True)
 class _ByRequest(TorchDataset["Fetched | OSError"]):
     """Adapter from a Dataset to a DataLoader: one item per request."""
@@ -108,14 +102,35 @@ def _start_worker(worker: int) -> None:
 
 
 class Loader:
-    """Turns micro-batches of sample ids into batches with data."""
+    """Turns micro-batches of sample ids into batches with data on the device.
 
-    def __init__(self, dataset: Dataset, *, workers: int, pin_memory: bool, warn: Callable[[str], None]) -> None:
-        """Prepare to read ``dataset``; workers start with the first pass and persist."""
-        self.dataset = dataset
-        self._pin_memory = pin_memory
+    For a GPU, another thread fetches images from data sets in memory. The values never depend on how they are read.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        workers: int,
+        device: torch.device,
+        warn: Callable[[str], None],
+        memory_fraction: float = 0.0,
+    ) -> None:
+        """Prepare to read ``dataset``; workers start with the first pass and persist.
+
+        Args:
+            dataset: the data set.
+            workers: processes that read files.
+            device: where the batches are used.
+            warn: is called with a message for each image that cannot be decoded.
+            memory_fraction: a data set in memory is moved to a GPU if it needs at most this fraction of the free memory
+                there.
+        """
+        self._is_resident = fits(dataset, device, memory_fraction)
+        self.dataset = dataset.to(device) if self._is_resident else dataset  # type: ignore[attr-defined]
+        self._device, self._ahead = device, AHEAD.get(device.type, 0)
         self._warn = warn
-        self._requests = _Requests()
+        self._requests = Requests()
         self._fetched: Iterable[Fetched | OSError] | None = None
         if not dataset.in_memory:
             self._fetched = DataLoader(
@@ -125,7 +140,7 @@ class Loader:
                 collate_fn=_no_collate,
                 num_workers=workers,
                 persistent_workers=workers > 0,
-                pin_memory=pin_memory,
+                pin_memory=device.type == "cuda",
                 worker_init_fn=_start_worker,
             )
 
@@ -139,15 +154,15 @@ class Loader:
         """Yield the data of each micro-batch of ``plan``, in order.
 
         Args:
-            plan: the micro-batches; read as far ahead as workers prefetch.
+            plan: the micro-batches; read as far ahead as batches are fetched.
             draws: returns the random numbers to augment the given samples, float32 [n, dataset.draws], or None.
         """
         plan, ahead = itertools.tee(plan)
         requests = (_Request(micro.ids, draws(micro.ids)) for micro in ahead)
-        for micro, fetched in zip(plan, self._fetch(requests), strict=True):
-            if isinstance(fetched, OSError):
-                raise fetched
-            yield self._batch(micro, fetched)
+        batches = itertools.starmap(self._batch, zip(plan, self._fetch(requests), strict=True))
+        if self._is_resident or not self._ahead:
+            return batches
+        return on_device(batches, self._device, ahead=self._ahead, thread=self.dataset.in_memory)
 
     def _fetch(self, requests: Iterator[_Request]) -> Iterable[Fetched | OSError]:
         if self._fetched is None:
@@ -155,7 +170,9 @@ class Loader:
         self._requests.now = requests
         return self._fetched
 
-    def _batch(self, micro: MicroBatch, fetched: Fetched) -> Batch:
+    def _batch(self, micro: MicroBatch, fetched: Fetched | OSError) -> Batch:
+        if isinstance(fetched, OSError):
+            raise fetched
         labels = self.dataset.labels[torch.from_numpy(micro.ids)]
         if not micro.counted:
             labels.fill_(NO_LABEL)
@@ -165,7 +182,12 @@ class Loader:
                 name = self.dataset.describe(int(micro.ids[position]))
                 text = f"cannot decode {name}{f' ({reason})' * bool(reason)}; training skips it"
                 self._warn(add_label("warning", "damaged-image", text))
-        images = fetched.images
-        if self._pin_memory and self.dataset.in_memory:
-            images, labels = images.pin_memory(), labels.pin_memory()
-        return Batch(images, labels, micro, len(fetched.bad) if micro.counted else 0)
+        labels = to_device(labels, fetched.images.device)
+        return Batch(fetched.images, labels, micro, len(fetched.bad) if micro.counted else 0)
+
+
+def fits(dataset: Dataset, device: torch.device, fraction: float) -> bool:
+    """Return whether the images of ``dataset`` need at most ``fraction`` of the free memory of ``device``, a GPU."""
+    if device.type != "cuda" or not isinstance(dataset, InMemoryDataset):
+        return False
+    return dataset.images.nbytes <= fraction * torch.cuda.mem_get_info(device)[0]

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from slipway.rng.seeding import derive
 
 CPU = torch.device("cpu")
-ORDER, AUGMENTATION, DROPOUT, SYNTHETIC, SPLIT, AERIAL = range(6)
+DROPOUT, SYNTHETIC, SPLIT, AERIAL = range(2, 6)
 """Purposes of streams, so that streams with the same seed, epoch and rank differ."""
 
 

@@ -19,9 +19,10 @@ from slipway.checkpoint import stateful
 from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.header import Header, Position
 from slipway.checkpoint.stateful import Stateful
+from slipway.data.sampler import require_order_version
+from slipway.rng.permutation import ORDER_VERSION
 from trainer.config.errors import ConfigError
 from trainer.config.settings import Config, experiment
-from trainer.data import order
 from trainer.data.seeds import StepSeeder
 from trainer.data.sets import Dataset
 from trainer.engine.learner import Learner
@@ -50,10 +51,6 @@ IMAGES = "images"
 """Checkpoint fact: the model's inputs and the meaning of its outputs."""
 
 
-ORDER = "sampler_version"
-"""Checkpoint fact: version of the algorithm that orders an epoch's samples, from trainer.data.order.VERSIONS."""
-
-
 CONFIG = "config"
 """Checkpoint fact: the experiment, with the content of config.toml."""
 
@@ -67,14 +64,14 @@ def image_facts(dataset: Dataset) -> dict[str, Any]:
     return {"shape": list(dataset.shape), "classes": list(dataset.classes), "mean": mean, "std": std}
 
 
-def facts(learner: Learner, config: Config, *, order_version: int) -> dict[str, Any]:
+def facts(learner: Learner, config: Config) -> dict[str, Any]:
     """Return the facts that a checkpoint of the run described by ``config`` must hold for a resume."""
     identity = identity_values(config) | learner.data
     return {
         "seed": config.train.seed,
         "world_size": learner.comm.world.size,
         "backend": learner.strategy.name,
-        ORDER: order_version,
+        "order": ORDER_VERSION,
         "randomness_version": learner.randomness,
         "identity": identity,
         "identity_sha256": hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest(),
@@ -177,15 +174,9 @@ def check_resumable(found: Checkpoint, config: Config, learner: Learner) -> None
 
     Raises:
         ConfigError: if not. The message lists each key with both values.
+        StateMismatchError: if another version of slipway drew the order.
     """
-    facts = found.header.facts
-    if facts[ORDER] not in order.VERSIONS:
-        raise ConfigError(
-            "newer-format",
-            f"the checkpoint uses sample order version {facts[ORDER]}, but this trainer supports only "
-            f"{' and '.join(map(str, order.VERSIONS))}: it cannot resume within an epoch. Use the trainer version that "
-            "wrote the checkpoint.",
-        )
+    require_order_version(found.header.facts.get("order", "3 or older"))
     if changed := differences(found.header, identity_values(config) | learner.data):
         raise ConfigError(
             "different-run", f"cannot resume: {changed}. Restore the value, or start a new run in another --output-dir."

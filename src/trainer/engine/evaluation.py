@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from slipway.data.device_batches import to_device
 from slipway.dist.communicator import Communicator
 from trainer.data.loader import NO_LABEL, Batch, Loader
-from trainer.data.sampler import MicroBatch, rank_share
+from trainer.data.micro_batches import MicroBatch, rank_share
 
 
 @dataclass(frozen=True)
@@ -102,15 +103,17 @@ def evaluate(
         largest_share = -(-limit // world.size)
         batches = watch(batches, -(-largest_share // batch_size))
     for batch in batches:
-        counted = batch.labels != NO_LABEL
-        labels = batch.labels[counted].to(device)
-        logits = learner.logits(batch.images)[counted.to(device)]
+        labels, logits = batch.labels.to(device), learner.logits(batch.images)
+        ids = to_device(torch.from_numpy(batch.micro.ids), device)
+        if batch.bad:
+            counted = labels != NO_LABEL
+            labels, logits, ids = labels[counted], logits[counted], ids[counted]
         ranked = logits.topk(min(5, classes)).indices
         cells += torch.bincount(labels * classes + ranked[:, 0], minlength=classes * classes)
         sums[0] += F.cross_entropy(logits, labels, reduction="sum")
         sums[1] += (ranked == labels[:, None]).sum()
         sums[2] += batch.bad
-        predicted_plus_one[torch.from_numpy(batch.micro.ids)[counted].to(device)] = 1.0 + ranked[:, 0].double()
+        predicted_plus_one[ids] = 1.0 + ranked[:, 0].double()
     learner.evaluated.train()
     # Counts are exact in float64 up to 2**53, and every library can reduce that type.
     total = learner.comm.all_reduce_sum(torch.cat([sums, cells.to(torch.float64)])).cpu()

@@ -23,8 +23,8 @@ from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 from trainer.config.errors import ConfigError
 from trainer.config.plugin import reason_of
 from trainer.config.settings import Config
-from trainer.data.feed import global_batch_size
-from trainer.data.sampler import largest_micro_batch
+from trainer.data.micro_batches import largest_micro_batch
+from trainer.data.training_batches import global_batch_size
 from trainer.model import Shape
 from trainer.model.memory_meter import Meter
 from trainer.model.normalise import memory_layout

@@ -172,7 +172,7 @@ def _evaluate(plan: Plan, comm: Communicator) -> None:
     loader = Loader(
         parts.validation,
         workers=settings.data.workers,
-        pin_memory=comm.device.type == "cuda",
+        device=comm.device,
         warn=log.warning,
     )
     log.info(

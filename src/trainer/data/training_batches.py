@@ -1,4 +1,4 @@
-"""Feed of a rank's training batches, from any position of any epoch."""
+"""The training batches of a rank, from any position of any epoch."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import torch
+
 from slipway.base.environment import World
 from slipway.base.files import LineFile
 from slipway.checkpoint.header import Position
 from trainer.config.settings import TrainConfig
 from trainer.data.base import Dataset
+from trainer.data.epoch import Epoch
 from trainer.data.loader import Batch, Loader, Stopwatch
-from trainer.data.order import epoch_of, version_for
-from trainer.data.sampler import rank_steps
+from trainer.data.micro_batches import rank_steps
 
 
 def global_batch_size(train: TrainConfig, ranks: int) -> int:
@@ -22,7 +24,7 @@ def global_batch_size(train: TrainConfig, ranks: int) -> int:
     return train.batch_size_per_rank * ranks if train.batch_size_per_rank else train.batch_size
 
 
-class Feed:
+class TrainingBatches:
     """Training batches in an order that depends on seed, epoch and position only."""
 
     def __init__(
@@ -32,30 +34,29 @@ class Feed:
         world: World,
         *,
         workers: int,
-        pin_memory: bool,
+        device: torch.device,
         warn: Callable[[str], None],
+        memory_fraction: float = 0.0,
     ) -> None:
-        """Prepare to feed this rank of ``world`` from ``dataset``."""
+        """Prepare to read the batches of this rank of ``world`` from ``dataset``; the rest as in Loader."""
         self.dataset = dataset
         self.batch_size = global_batch_size(train, world.size)
-        self.order_version = version_for(len(dataset))
-        """Version of the sample order, from trainer.data.order.VERSIONS; a resumed run keeps its version."""
         self._world = world
         self._seed = train.seed
         self._micro_steps = train.grad_accum_steps
         self.waits = Stopwatch()
         """Measures how long training waits for data."""
-        self._loader = Loader(dataset, workers=workers, pin_memory=pin_memory, warn=warn)
+        self._loader = Loader(dataset, workers=workers, device=device, warn=warn, memory_fraction=memory_fraction)
 
     def close(self) -> None:
         """End the loader's workers."""
         self._loader.close()
 
-    def batches(self, *, epoch: int, start: int, steps: int | None) -> Iterator[Batch]:
+    def of_epoch(self, *, epoch: int, start: int, steps: int | None) -> Iterator[Batch]:
         """Yield this rank's micro-batches of ``epoch`` from sample ``start`` on, for ``steps`` steps or to the end."""
-        order = epoch_of(self.order_version, len(self.dataset), seed=self._seed, epoch=epoch, draws=self.dataset.draws)
+        found = Epoch(len(self.dataset), seed=self._seed, epoch=epoch, draws=self.dataset.draws)
         plan = rank_steps(
-            order,
+            found,
             start=start,
             steps=steps,
             batch_size=self.batch_size,
@@ -63,7 +64,7 @@ class Feed:
             size=self._world.size,
             micro_steps=self._micro_steps,
         )
-        return self.waits.timed(self._loader.batches(plan, draws=order.draws))
+        return self.waits.timed(self._loader.batches(plan, draws=found.draws))
 
 
 def recorded(batches: Iterator[Batch], path: Path, *, position: Position) -> Iterator[Batch]:

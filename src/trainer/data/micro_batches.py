@@ -1,13 +1,15 @@
-"""Assignment of an epoch's samples to optimizer steps, ranks and micro-batches; it depends on their order only."""
+"""Division of an epoch's samples into optimizer steps, ranks and micro-batches; it depends on their order only."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
+from slipway.data.sampler import share
 from trainer.data.base import Ids
+from trainer.data.epoch import Epoch
 
 
 class MicroBatch(NamedTuple):
@@ -32,20 +34,8 @@ class MicroBatch(NamedTuple):
         return self.number == self.total - 1
 
 
-class Order(Protocol):
-    """The samples of an epoch, in order: an array, or an object that computes slices on demand."""
-
-    def __len__(self) -> int:
-        """Return the number of samples."""
-        ...
-
-    def __getitem__(self, places: slice) -> Ids:
-        """Return the samples at some positions: int64 [n]."""
-        ...
-
-
 def rank_steps(
-    order: Order, *, start: int, steps: int | None = None, batch_size: int, rank: int, size: int, micro_steps: int
+    order: Epoch | Ids, *, start: int, steps: int | None = None, batch_size: int, rank: int, size: int, micro_steps: int
 ) -> Iterator[MicroBatch]:
     """Yield this rank's micro-batches of ``steps`` optimizer steps, or of all, from sample ``start`` of ``order`` on.
 
@@ -55,27 +45,20 @@ def rank_steps(
     end = len(order) if steps is None else min(len(order), start + steps * batch_size)
     for begin in range(start, end, batch_size):
         batch = order[begin : min(begin + batch_size, end)]
-        share = part(batch, rank, size)
-        counted = len(share) > 0
-        pieces = min(micro_steps, len(share)) if counted else 1
+        own = share(batch, rank, size)
+        counted = len(own) > 0
+        pieces = min(micro_steps, len(own)) if counted else 1
         for index in range(pieces):
-            ids = part(share, index, pieces) if counted else batch[[0, 0]]  # batch norm needs two
+            ids = share(own, index, pieces) if counted else batch[[0, 0]]  # batch norm needs two
             yield MicroBatch(ids, counted, len(batch), index, pieces)
 
 
 def largest_micro_batch(batch_size: int, *, size: int, micro_steps: int) -> int:
     """Return the size of the largest micro-batch that ``rank_steps`` yields on any rank."""
-    share = -(-batch_size // size)
-    return -(-share // min(micro_steps, share))
+    most = -(-batch_size // size)
+    return -(-most // min(micro_steps, most))
 
 
 def rank_share(samples: int, *, rank: int, size: int) -> Ids:
     """Return the ids that ``rank`` evaluates: exactly one rank has each of ``range(samples)``, for any world size."""
-    return part(np.arange(samples), rank, size)
-
-
-def part(ids: Ids, index: int, parts: int) -> Ids:
-    """Return part ``index`` of ``ids`` cut into contiguous ``parts``; the first parts are one longer if needed."""
-    least, longer = divmod(len(ids), parts)
-    begin = index * least + min(index, longer)
-    return ids[begin : begin + least + (index < longer)]
+    return share(np.arange(samples), rank, size)

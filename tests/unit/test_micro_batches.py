@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from slipway.rng.permutation import LARGE
+from slipway.data.sampler import share
+from slipway.rng.permutation import LARGE, ORDER_VERSION
 from trainer.config.settings import TrainConfig
-from trainer.data.feed import global_batch_size
-from trainer.data.order import KEYED, TABLES, VERSIONS, epoch_of, version_for
-from trainer.data.sampler import part, rank_share, rank_steps
+from trainer.data.epoch import Epoch
+from trainer.data.micro_batches import rank_share, rank_steps
 from trainer.data.sets.holdout import stratified_split
+from trainer.data.training_batches import global_batch_size
 
 WORLDS = [1, 2, 3, 4, 7]
 CASES = [(1, 1), (1, 8), (5, 64), (10, 3), (33, 8), (64, 16), (65, 16), (100, 7)]
@@ -23,14 +24,14 @@ every_world = pytest.mark.parametrize("size", WORLDS)
 any_micro_steps = pytest.mark.parametrize("micro_steps", [1, 2, 5])
 
 
-def order_of(samples, version=TABLES):
-    return epoch_of(version, samples, seed=3, epoch=4)
+def order_of(samples):
+    return Epoch(samples, seed=3, epoch=4)
 
 
-def steps_of(rank, size, *, samples, batch_size, start=0, steps=None, micro_steps=1, version=TABLES):
+def steps_of(rank, size, *, samples, batch_size, start=0, steps=None, micro_steps=1):
     """Return the micro-batches of ``rank``, one list per optimizer step."""
     plan = rank_steps(
-        order_of(samples, version),
+        order_of(samples),
         start=start,
         steps=steps,
         batch_size=batch_size,
@@ -61,11 +62,10 @@ def global_steps(size, **plan):
 @every_world
 @every_case
 @any_micro_steps
-@pytest.mark.parametrize("version", VERSIONS)
-def test_each_step_takes_same_samples_for_every_world_size(samples, batch_size, size, micro_steps, version):
-    order = order_of(samples, version)[:].tolist()
+def test_each_step_takes_same_samples_for_every_world_size(samples, batch_size, size, micro_steps):
+    order = order_of(samples)[:].tolist()
     expected = [order[begin : begin + batch_size] for begin in range(0, samples, batch_size)]
-    plan = {"samples": samples, "batch_size": batch_size, "micro_steps": micro_steps, "version": version}
+    plan = {"samples": samples, "batch_size": batch_size, "micro_steps": micro_steps}
     assert global_steps(size, **plan) == expected
     assert global_steps(size, **plan, steps=2) == expected[:2]
     assert global_steps(size, **plan, start=min(samples, batch_size), steps=1) == expected[1:2]
@@ -129,8 +129,8 @@ def test_micro_batches_are_even_and_never_empty(samples, batch_size, size, micro
 
 @pytest.mark.parametrize("samples", [0, 1, 5, 12, 13])
 @pytest.mark.parametrize("parts", [1, 2, 3, 5, 8])
-def test_parts_are_contiguous_complete_and_longest_first(samples, parts):
-    pieces = [part(np.arange(samples), index, parts) for index in range(parts)]
+def test_shares_are_contiguous_complete_and_longest_first(samples, parts):
+    pieces = [share(np.arange(samples), index, parts) for index in range(parts)]
     sizes = [len(piece) for piece in pieces]
     assert np.concatenate(pieces).tolist() == list(range(samples))
     assert sizes == sorted(sizes, reverse=True)
@@ -144,48 +144,57 @@ def test_each_sample_is_evaluated_by_exactly_one_rank(samples, size):
     assert np.concatenate(shares).tolist() == list(range(samples))
 
 
-def whole_order(version, samples, **place):
-    return epoch_of(version, samples, **place)[:].tolist()
+@pytest.fixture(params=[10, LARGE], ids=["computed", "table"])
+def largest_table(request, monkeypatch):
+    """Let the orders and draws of the test be computed on demand, or from tables."""
+    for module in ("slipway.rng.permutation", "trainer.data.epoch"):
+        monkeypatch.setattr(f"{module}.LARGE", request.param)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_order_depends_on_seed_and_epoch(version):
-    orders = [whole_order(version, 50, seed=seed, epoch=epoch) for seed in range(3) for epoch in range(3)]
+def whole_order(samples, **place):
+    return Epoch(samples, **place)[:].tolist()
+
+
+@pytest.mark.usefixtures("largest_table")
+def test_order_depends_on_seed_and_epoch():
+    orders = [whole_order(50, seed=seed, epoch=epoch) for seed in range(3) for epoch in range(3)]
     assert len(set(map(tuple, orders))) == len(orders)
     assert all(sorted(order) == list(range(50)) for order in orders)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_order_does_not_depend_on_global_generators(version):
-    before = whole_order(version, 50, seed=1, epoch=2)
+@pytest.mark.usefixtures("largest_table")
+def test_order_does_not_depend_on_global_generators():
+    before = whole_order(50, seed=1, epoch=2)
     random.seed(9)
     torch.manual_seed(9)
     np.random.seed(9)  # noqa: NPY002 -- what models and data sets may do
-    assert whole_order(version, 50, seed=1, epoch=2) == before
+    assert whole_order(50, seed=1, epoch=2) == before
 
 
-def test_orders_of_each_version_match_recorded_values():
-    """If this fails, the version needs a new number: checkpoints taken within an epoch cannot be resumed exactly."""
-    assert VERSIONS == (2, 3)
-    assert whole_order(TABLES, 10, seed=0, epoch=0) == [8, 0, 3, 7, 6, 4, 1, 5, 2, 9]
-    assert whole_order(TABLES, 10, seed=0, epoch=1) == [6, 8, 0, 7, 3, 1, 2, 5, 4, 9]
-    assert whole_order(KEYED, 10, seed=0, epoch=0) == [3, 7, 8, 4, 1, 2, 6, 5, 0, 9]
+def test_orders_match_recorded_values():
+    """If this fails, ORDER_VERSION needs a new number: checkpoints taken within an epoch cannot be resumed exactly."""
+    assert ORDER_VERSION == 4
+    assert whole_order(10, seed=0, epoch=0) == [9, 0, 6, 3, 5, 4, 2, 8, 7, 1]
+    assert whole_order(10, seed=0, epoch=1) == [3, 1, 8, 0, 9, 6, 5, 7, 2, 4]
     held_out = stratified_split(torch.arange(20) % 2, fraction=0.25, seed=0)[1]
     assert held_out.tolist() == [8, 12, 15, 19]
 
 
 def test_augmentation_draws_match_recorded_values():
-    ids = np.array([3, 0])
-    tables = epoch_of(TABLES, 5, seed=0, epoch=0, draws=2).draws(ids)
-    keyed = epoch_of(KEYED, 5, seed=0, epoch=0, draws=2).draws(ids)
-    assert tables.dtype == keyed.dtype == np.float32
-    np.testing.assert_allclose(tables, [[0.67950124, 0.80655664], [0.42091072, 0.06680197]], atol=5e-8)
-    np.testing.assert_allclose(keyed, [[0.72629458, 0.76449883], [0.03746027, 0.90089303]], atol=5e-8)
+    found = Epoch(5, seed=0, epoch=0, draws=2).draws(np.array([3, 0]))
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, [[0.89015269, 0.52417755], [0.72372741, 0.75277191]], atol=5e-8)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_augmentation_draws_are_uniform_and_independent_per_sample(version):
-    epoch = epoch_of(version, 20_000, seed=5, epoch=1, draws=5)
+def test_augmentation_draws_from_table_equal_computed_ones(monkeypatch):
+    ids = np.array([99, 0, 7, 7])
+    table = Epoch(100, seed=2, epoch=3, draws=4).draws(ids)
+    monkeypatch.setattr("trainer.data.epoch.LARGE", 10)
+    assert np.array_equal(Epoch(100, seed=2, epoch=3, draws=4).draws(ids), table)
+
+
+def test_augmentation_draws_are_uniform_and_independent_per_sample():
+    epoch = Epoch(20_000, seed=5, epoch=1, draws=5)
     found = epoch.draws(np.arange(20_000))
     assert found.shape == (20_000, 5)
     assert 0 <= found.min() < found.max() < 1
@@ -194,11 +203,7 @@ def test_augmentation_draws_are_uniform_and_independent_per_sample(version):
         counts = np.bincount((column * 100).astype(int), minlength=100)
         assert ((counts - 200) ** 2 / 200).sum() < 161  # chi-squared of 99 degrees: 1 in 10,000 is above
     assert np.abs(np.corrcoef(found.T) - np.eye(5)).max() < 0.03
-    assert epoch_of(version, 5, seed=0, epoch=0).draws(np.arange(5)) is None
-
-
-def test_order_version_of_new_run_depends_on_dataset_size():
-    assert [version_for(samples) for samples in (1, LARGE, LARGE + 1)] == [TABLES, TABLES, KEYED]
+    assert Epoch(5, seed=0, epoch=0).draws(np.arange(5)) is None
 
 
 def test_batch_size_is_global_unless_given_per_rank():
