@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from support import digest, last_step, train, training
+from support import DIGITS, ROOT, digest, last_step, launch_words, output_of, train, training
+from trainer.data.make import write_aerial
 
 EPOCHS = 8
 FLAGS = ["--epochs", str(EPOCHS), "--checkpoint-interval", "5", "--keep", "100", "--log-interval", "1", "--no-figures"]
@@ -44,6 +45,26 @@ def test_run_killed_twice_matches_uninterrupted_run_bitwise(launcher, ranks, arc
         f"resume: {arch}, {launcher} x {ranks}",
         [(f"killed after steps {killed}", f"{len(compared)} checkpoints equal", f"sha256 {both[0][:16]}...")],
     )
+
+
+@pytest.mark.parametrize(
+    ("launcher", "ranks"), [("single", 1), ("forked", 2), pytest.param("forked", 4, marks=pytest.mark.prove)]
+)
+@pytest.mark.parametrize("workers", [None, 0, 1, pytest.param(4, marks=pytest.mark.prove)])
+def test_way_of_reading_does_not_change_result(launcher, ranks, workers, tmp_path):
+    """A run from batches in their place, continued with batches read ahead: by a thread, or by workers."""
+    whole, resumed, images = tmp_path / "whole", tmp_path / "resumed", tmp_path / "images"
+    flags = ["--arch", "mlp", "--max-steps", "8", "--batch-size", "16", "--checkpoint-interval", "3", "--no-figures"]
+    if workers is None:
+        flags += ["--crop-padding", "1", "--flip"]
+    else:
+        write_aerial(images, per_class=8, image_size=16, seed=0)
+        flags += ["--dataset", "imagefolder", "--data-dir", str(images), "--image-size", "16", "--resized-crop"]
+    train(launcher, ranks, whole, *flags)
+    flags += ["--workers", str(workers or 0), "--resume", str(whole / "checkpoints" / "step_00000003")]
+    words = launch_words(launcher, ranks, program=[str(ROOT / "tests" / "read_ahead.py"), "2", "--backend"])
+    output_of([*words, str(DIGITS), "--output-dir", str(resumed), *flags], tmp_path / "log", imports=True)
+    assert digest(resumed / "checkpoints" / "latest") == digest(whole / "checkpoints" / "latest")
 
 
 @pytest.mark.parametrize(

@@ -201,6 +201,7 @@ add("loading", "as drawn", change=_load)
 
 ONE = (EPOCHS, lacks("loader", "zip"))
 add("iteration", "direct", weight=8)
+add("iteration", "on a device", needs=ONE, iteration='for batch in session.batches({loader}, device="cpu"):')
 add(
     "iteration",
     "enumerate",

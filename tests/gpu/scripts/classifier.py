@@ -1,4 +1,4 @@
-"""Mixed precision with loss scaling, pinned memory, workers that augment, dropout, and a validation pass."""
+"""Mixed precision with loss scaling, batches copied ahead, workers that augment, dropout, and a validation pass."""
 
 import argparse
 
@@ -34,15 +34,15 @@ def main():
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 3)
     scaler = torch.amp.GradScaler(device.type, enabled=device.type == "cuda")
-    loader = DataLoader(Images(), 8, shuffle=True, num_workers=2, pin_memory=device.type == "cuda")
+    loader = DataLoader(Images(), 8, shuffle=True, num_workers=2)
     dtype = torch.float16 if device.type == "cuda" else torch.bfloat16
     parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
     with Session(**parts, checkpoint_steps=7) as session:
         for _ in session.epochs(3):
-            for images, labels in session.batches(loader):
+            for images, labels in session.batches(loader, device=device):
                 with torch.autocast(device.type, dtype):
-                    logits = model(images.to(device, non_blocking=True))
-                    loss = nn.functional.cross_entropy(logits, labels.to(device, non_blocking=True))
+                    logits = model(images)
+                    loss = nn.functional.cross_entropy(logits, labels)
                 optimizer.zero_grad()
                 scaler.scale(loss).backward()
                 scaler.unscale_(optimizer)

@@ -82,7 +82,7 @@ def main():
         for epoch in session.epochs(args.epochs):
             if sampler:
                 sampler.set_epoch(epoch)
-            for index, (images, labels) in enumerate(session.batches(loader), session.batch):
+            for index, (images, labels) in enumerate(session.batches(loader, device="cpu"), session.batch):
                 last = (index + 1) % args.accumulate == 0 or index + 1 == len(loader)
                 with nullcontext() if last or ranks == 1 else model.no_sync():
                     loss = nn.functional.cross_entropy(model(images), labels) / args.accumulate

@@ -42,7 +42,7 @@ def main():
         record = Path(session.folder, f"seen.{os.getpid()}.json")
         first = session.step
         for _ in session.epochs(1):
-            for (ids,) in session.batches(loader):
+            for (ids,) in session.batches(loader, device="cpu"):
                 optimizer.zero_grad()
                 wrapped(ids).sum().backward()
                 optimizer.step()

@@ -1,0 +1,10 @@
+"""Runs the trainer with batches read ahead on the CPU as for a GPU: the first argument is their number."""
+
+import runpy
+import sys
+
+from trainer.data import loader
+
+if __name__ == "__main__":
+    loader.AHEAD["cpu"] = int(sys.argv.pop(1))
+    runpy.run_module("trainer", run_name="__main__", alter_sys=True)
