@@ -18,7 +18,7 @@ from slipway.dist.communicator import Alone
 from trainer.config.settings import ModelConfig, Settings, TrainConfig
 from trainer.data.loader import Batch
 from trainer.data.micro_batches import MicroBatch
-from trainer.engine.auto_precision import supports_bf16, values_for_devices
+from trainer.engine.auto_precision import supports_bf16
 from trainer.engine.learner import Learner
 from trainer.model import Shape, initial_model
 from trainer.model.normalise import normalisation
@@ -47,7 +47,7 @@ def main() -> None:
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
     torch.set_num_threads(1)
-    print("auto on this device:", values_for_devices(Settings(), bf16=supports_bf16(device)))
+    print("this device multiplies bf16:", supports_bf16(device))
     print(f"Medians of {arguments.rounds} rounds, minimum and maximum in brackets")
     print("| model | float32 NHWC | bf16 NCHW | bf16 NHWC | float32 NCHW again |\n|---|---|---|---|---|")
     for arch, (shape, samples) in MODELS.items():

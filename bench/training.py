@@ -42,7 +42,7 @@ from slipway.checkpoint.header import Position
 from trainer.build import build_parts
 from trainer.config.cli import parse
 from trainer.data.loader import by_step
-from trainer.engine.auto_precision import settle, supports_bf16
+from trainer.engine.auto_precision import supports_bf16
 from trainer.model import initial_model
 from trainer.model.small import MnistCNN
 from trainer.parallel.strategy import connect
@@ -252,7 +252,6 @@ def trainer(device: str, *flags: str, backend: str = "single") -> Steps:
     """Take steps of the trainer's learner with ``flags``, on one rank."""
     settings = parse([*flags, "--device", device, "--backend", backend])
     comm, strategy = connect(settings, read_environment(ONE_RANK if backend == "ddp" else {}))
-    settings = settle(settings, comm, backend=backend, checkpoint=None)
     parts = build_parts(settings, comm, strategy)
     step = 0
     for epoch in itertools.count():

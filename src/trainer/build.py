@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from slipway.base import startup_time
+from slipway.checkpoint.format import Checkpoint
 from slipway.dist.communicator import Communicator
 from trainer.config.settings import Settings
 from trainer.data.loader import Loader
-from trainer.data.micro_batches import largest_micro_batch
 from trainer.data.sets import Dataset, open_on_ranks
-from trainer.data.training_batches import TrainingBatches, global_batch_size
+from trainer.data.training_batches import TrainingBatches, micro_batch_size
+from trainer.engine.auto_precision import settle_decoder, settle_precision
 from trainer.engine.learner import Learner
 from trainer.engine.memory import memory_of, report
 from trainer.model import Shape, initial_model
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 class Parts:
     """The parts of a run, before a checkpoint is restored."""
 
+    settings: Settings
+    """With a value for each auto."""
     train_set: Dataset
     validation_set: Dataset
     training_batches: TrainingBatches
@@ -45,12 +48,18 @@ class Parts:
         self.validation_loader.close()
 
 
-def build_parts(settings: Settings, comm: Communicator, strategy: Strategy) -> Parts:
+def build_parts(
+    settings: Settings, comm: Communicator, strategy: Strategy, *, checkpoint: Checkpoint | None = None
+) -> Parts:
     """Build the parts that ``settings`` describe; all ranks must call this.
 
+    ``checkpoint``: on rank 0, the checkpoint to resume from, which has the values of ``auto``; it is not restored.
+
     Raises:
-        ConfigError: if the data or the model is unavailable, or --memory finds that the model does not fit its devices.
+        ConfigError: if the data or the model is unavailable, if --memory finds that the model does not fit its devices,
+            or if the checkpoint is damaged.
     """
+    settings = settle_decoder(settings, comm, checkpoint=checkpoint)
     train_set, validation_set = open_on_ranks(settings.data, comm)
     reading: dict[str, Any] = {
         "workers": settings.data.workers,
@@ -63,6 +72,8 @@ def build_parts(settings: Settings, comm: Communicator, strategy: Strategy) -> P
 
     shape, classes = train_set.shape, len(train_set.classes)
     model = initial_model(settings, shape=shape, classes=classes)
+    settings = settle_precision(settings, comm, model, shape=shape, backend=strategy.name, checkpoint=checkpoint)
+    model.to(memory_format=memory_layout(settings.model))  # type: ignore[call-overload]
     devices = stage_devices(settings, comm.device)
     choice = Choice(cuts_of(settings.model.split), [])
     if settings.model.split == AUTO:
@@ -84,6 +95,7 @@ def build_parts(settings: Settings, comm: Communicator, strategy: Strategy) -> P
     )
     startup_time.mark(startup_time.MODEL)
     return Parts(
+        settings=settings,
         train_set=train_set,
         validation_set=validation_set,
         training_batches=training_batches,
@@ -95,8 +107,6 @@ def build_parts(settings: Settings, comm: Communicator, strategy: Strategy) -> P
 
 def _micro_batch(settings: Settings, shape: Shape, *, ranks: int) -> Tensor:
     """Return model input of the largest micro-batch's size: zeros [n, c, h, w]."""
-    batch_size, micro_steps = global_batch_size(settings.train, ranks), settings.train.grad_accum_steps
-    samples = largest_micro_batch(batch_size, size=ranks, micro_steps=micro_steps)
-    # Batch norm needs at least two samples.
-    images = torch.zeros(max(2, samples), *shape, dtype=getattr(torch, settings.train.dtype))
+    samples = max(2, micro_batch_size(settings.train, ranks))  # batch norm needs two
+    images = torch.zeros(samples, *shape, dtype=getattr(torch, settings.train.dtype))
     return images.to(memory_format=memory_layout(settings.model))

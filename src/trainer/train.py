@@ -24,7 +24,7 @@ from slipway.run.run_folder import RunFolder
 from slipway.run.trackers import TrackedRun, named_trackers, require_trackers
 from trainer.build import build_parts
 from trainer.config.settings import Settings
-from trainer.engine.auto_precision import auto_keys, settle
+from trainer.engine.auto_precision import auto_keys
 from trainer.engine.checkpoint import changes, check_resumable, require_trainer_checkpoint, restore
 from trainer.engine.learner import Learner
 from trainer.engine.memory import explain_out_of_memory, report_peaks
@@ -89,11 +89,11 @@ def _train(
         trackers = named_trackers(["tensorboard"] if settings.run.tensorboard else [], environment.trackers)
         ownership.run(lambda _: require_trackers(trackers))
         checkpoint = _find(settings, comm, resume_from)
-        asked, settings = settings, settle(settings, comm, backend=strategy.name, checkpoint=checkpoint)
         startup_time.mark(startup_time.FOLDER)
         compiled = CompiledCode(folder.path, environment)
         compiled.unpack(comm.world)
-        parts = build_parts(settings, comm, strategy)
+        parts = build_parts(settings, comm, strategy, checkpoint=checkpoint)
+        asked, settings = settings, parts.settings
         found = _resume(parts.learner, settings, checkpoint)
         del checkpoint  # its tensors map files that training discards later
         launched = resolved(launch, comm, strategy, _log_stages(parts.learner))

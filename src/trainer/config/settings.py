@@ -170,7 +170,8 @@ class TrainConfig:
     """Micro-batches per optimizer step (gradient accumulation), to save memory."""
     amp: Literal["auto", "none", "bf16", "fp16"] = "auto"
     """Mixed precision: autocast to this type (fp16 with loss scaling); auto: bf16 if the devices of all ranks
-    support it in hardware, except for user-defined models; a resumed run keeps its first choice."""
+    support it in hardware and, on GPUs, if the model's operators are large at this batch size, except for user-defined
+    models; a resumed run keeps its first choice."""
     dtype: Literal["float32", "float64"] = "float32"
     """Type of weights and optimizer state."""
     seed: Seed = 0

@@ -16,12 +16,17 @@ from trainer.config.settings import TrainConfig
 from trainer.data.base import Dataset
 from trainer.data.epoch import Epoch
 from trainer.data.loader import Batch, Loader, Stopwatch
-from trainer.data.micro_batches import rank_steps
+from trainer.data.micro_batches import largest_micro_batch, rank_steps
 
 
 def global_batch_size(train: TrainConfig, ranks: int) -> int:
     """Return the number of samples per optimizer step, over all ranks and micro-steps."""
     return train.batch_size_per_rank * ranks if train.batch_size_per_rank else train.batch_size
+
+
+def micro_batch_size(train: TrainConfig, ranks: int) -> int:
+    """Return the number of samples in the largest micro-batch of any rank."""
+    return largest_micro_batch(global_batch_size(train, ranks), size=ranks, micro_steps=train.grad_accum_steps)
 
 
 class TrainingBatches:

@@ -23,8 +23,7 @@ from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 from trainer.config.errors import ConfigError
 from trainer.config.plugin import reason_of
 from trainer.config.settings import Config
-from trainer.data.micro_batches import largest_micro_batch
-from trainer.data.training_batches import global_batch_size
+from trainer.data.training_batches import global_batch_size, micro_batch_size
 from trainer.model import Shape
 from trainer.model.memory_meter import Meter
 from trainer.model.normalise import memory_layout
@@ -101,11 +100,10 @@ def memory_of(model: nn.Module, config: Config, *, cuts: Sequence[str], shape: S
         ConfigError: if the model cannot be computed without data.
     """
     batch_size, micro_steps = global_batch_size(config.train, ranks), config.train.grad_accum_steps
-    samples = largest_micro_batch(batch_size, size=ranks, micro_steps=micro_steps)
     count = min(micro_steps, -(-batch_size // ranks))
     if config.model.pipeline == "1f1b" or not cuts:
         count = min(count, PERIODS * (len(cuts) + 1))
-    step = _Step(config, shape, samples)
+    step = _Step(config, shape, micro_batch_size(config.train, ranks))
     fake = FakeTensorMode()
     with FakeCopyMode(fake):
         model = copy.deepcopy(model)

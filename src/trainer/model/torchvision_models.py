@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from torch import nn
 
 from trainer.config.errors import ConfigError
+from trainer.model.meta import tensors_on_meta
 from trainer.model.torchvision_on_cpu import import_torchvision
 
 SMALL_IMAGE = 64
@@ -68,8 +68,6 @@ def _fit_stem(model: nn.Module, channels: int, *, small: bool) -> None:
 
 def _check_image_size(model: nn.Module, shape: tuple[int, int, int]) -> None:
     """Run ``model`` on the meta device with one image of ``shape``: some models shrink small images to nothing."""
-    tensors = itertools.chain(model.named_parameters(), model.named_buffers())
-    shapes = {name: torch.empty_like(value, device="meta") for name, value in tensors}
     model.eval()
-    torch.func.functional_call(model, shapes, (torch.empty(1, *shape, device="meta"),))
+    torch.func.functional_call(model, tensors_on_meta(model), (torch.empty(1, *shape, device="meta"),))
     model.train()
