@@ -26,7 +26,7 @@ from slipway.dist.communicator import Communicator
 from trainer.config.errors import ConfigError
 from trainer.config.plugin import SEPARATOR, reason_of
 from trainer.config.settings import Settings
-from trainer.data.feed import micro_batch_size
+from trainer.data.training_batches import micro_batch_size
 from trainer.engine.checkpoint import CONFIG
 from trainer.model import Shape
 from trainer.optim.amp import AMP_TYPES
