@@ -68,6 +68,7 @@ def build_parts(
         "memory_fraction": settings.data.device_memory_fraction,
     }
     training_batches = TrainingBatches(train_set, settings.train, comm.world, **reading)
+    validation_loader = Loader(validation_set, **reading)
     startup_time.mark(startup_time.DATA)
 
     shape, classes = train_set.shape, len(train_set.classes)
@@ -80,7 +81,8 @@ def build_parts(
         choice = choose(model, _micro_batch(settings, shape, ranks=comm.world.size), devices, settings, comm)
     if settings.launch.memory:
         stages = memory_of(model, settings, cuts=choice.cuts, shape=shape, ranks=comm.world.size)
-        report(stages, devices, local_ranks=comm.world.local_size)
+        resident = training_batches.resident_bytes + validation_loader.resident_bytes
+        report(stages, devices, local_ranks=comm.world.local_size, resident={comm.device: resident})
     learner = Learner(
         settings,
         comm,
@@ -99,7 +101,7 @@ def build_parts(
         train_set=train_set,
         validation_set=validation_set,
         training_batches=training_batches,
-        validation_loader=Loader(validation_set, **reading),
+        validation_loader=validation_loader,
         learner=learner,
         choice=choice,
     )

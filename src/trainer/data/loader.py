@@ -126,8 +126,11 @@ class Loader:
             memory_fraction: a data set in memory is moved to a GPU if it needs at most this fraction of the free memory
                 there.
         """
-        self._is_resident = fits(dataset, device, memory_fraction)
-        self.dataset = dataset.to(device) if self._is_resident else dataset  # type: ignore[attr-defined]
+        self.dataset = dataset
+        self.resident_bytes = 0
+        """Bytes of the data set on the GPU."""
+        if isinstance(dataset, InMemoryDataset) and fits(dataset, device, memory_fraction):
+            self.dataset, self.resident_bytes = dataset.to(device), dataset.images.nbytes
         self._device, self._ahead = device, AHEAD.get(device.type, 0)
         self._warn = warn
         self._requests = Requests()
@@ -160,7 +163,7 @@ class Loader:
         plan, ahead = itertools.tee(plan)
         requests = (_Request(micro.ids, draws(micro.ids)) for micro in ahead)
         batches = itertools.starmap(self._batch, zip(plan, self._fetch(requests), strict=True))
-        if self._is_resident or not self._ahead:
+        if self.resident_bytes or not self._ahead:
             return batches
         return on_device(batches, self._device, ahead=self._ahead, thread=self.dataset.in_memory)
 
@@ -186,8 +189,6 @@ class Loader:
         return Batch(fetched.images, labels, micro, len(fetched.bad) if micro.counted else 0)
 
 
-def fits(dataset: Dataset, device: torch.device, fraction: float) -> bool:
-    """Return whether the images of ``dataset`` need at most ``fraction`` of the free memory of ``device``, a GPU."""
-    if device.type != "cuda" or not isinstance(dataset, InMemoryDataset):
-        return False
-    return dataset.images.nbytes <= fraction * torch.cuda.mem_get_info(device)[0]
+def fits(dataset: InMemoryDataset, device: torch.device, fraction: float) -> bool:
+    """Return whether ``device`` is a GPU and the images need at most ``fraction`` of its free memory."""
+    return device.type == "cuda" and dataset.images.nbytes <= fraction * torch.cuda.mem_get_info(device)[0]

@@ -53,6 +53,11 @@ class TrainingBatches:
         """Measures how long training waits for data."""
         self._loader = Loader(dataset, workers=workers, device=device, warn=warn, memory_fraction=memory_fraction)
 
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of the data set on the GPU."""
+        return self._loader.resident_bytes
+
     def close(self) -> None:
         """End the loader's workers."""
         self._loader.close()

@@ -10,7 +10,7 @@ import copy
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,13 +138,25 @@ def memory_of(model: nn.Module, config: Config, *, cuts: Sequence[str], shape: S
     return found
 
 
-def report(stages: Sequence[StageMemory], devices: Sequence[torch.device], *, local_ranks: int) -> None:
-    """Log the memory that each of ``stages`` needs on its entry in ``devices``; ``local_ranks`` share the node.
+def report(
+    stages: Sequence[StageMemory],
+    devices: Sequence[torch.device],
+    *,
+    local_ranks: int,
+    resident: Mapping[torch.device, int],
+) -> None:
+    """Log the memory that each of ``stages`` needs on its entry in ``devices``.
+
+    Args:
+        stages: what they need.
+        devices: of the stages.
+        local_ranks: number of ranks that share the node.
+        resident: bytes of the data sets on each device.
 
     Raises:
         ConfigError: if a device has less memory than its stages need.
     """
-    needed: dict[torch.device, int] = defaultdict(int)
+    needed: dict[torch.device, int] = defaultdict(int, resident)
     for number, (stage, device) in enumerate(zip(stages, devices, strict=True)):
         needed[device] += stage.total
         log.info(
@@ -156,6 +168,9 @@ def report(stages: Sequence[StageMemory], devices: Sequence[torch.device], *, lo
             _megabytes(stage.activations),
             _megabytes(stage.evaluation),
         )
+    for device, size in resident.items():
+        if size:
+            log.info("data sets on %s: %s (--device-memory-fraction)", device, _megabytes(size))
     for device, need in needed.items():
         has = _capacity(device, local_ranks)
         log.info("%s: a rank needs %s of %s", device, _megabytes(need), _megabytes(has))

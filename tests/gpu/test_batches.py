@@ -1,0 +1,72 @@
+"""Batches on the device: bitwise the same from the host, copied ahead, and from a data set that the device holds."""
+
+import time
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from slipway.base.environment import World
+from slipway.data.feed import Feed
+from trainer.config.settings import DataConfig, TrainConfig
+from trainer.data import loader
+from trainer.data.sets import open_data
+from trainer.data.training_batches import TrainingBatches
+
+AUGMENTED = DataConfig(dataset="digits", crop_padding=2, flip=True)
+WAYS = {"in its place": (0, 0.0), "ahead": (2, 0.0), "resident": (0, 0.9)}
+"""Batches copied ahead, and the fraction of the free memory for the data set."""
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_trainer_gets_same_batches_in_each_way(way, device, monkeypatch, record):
+    """Each batch is read after the next ones have been copied, and after work that delays the step's stream."""
+    train = open_data(AUGMENTED).train
+    ahead, fraction = WAYS[way]
+    monkeypatch.setattr(loader, "AHEAD", {device: ahead})
+    place = torch.device(device, 0) if device == "cuda" else torch.device(device)
+    batches = TrainingBatches(
+        train, TrainConfig(batch_size=100), World(), workers=0, device=place, warn=pytest.fail, memory_fraction=fraction
+    )
+    assert (batches.resident_bytes > 0) == (way == "resident" and device == "cuda")
+    busy = torch.zeros(2000, 2000, device=place)
+    began, found = time.perf_counter(), []
+    for batch in batches.of_epoch(epoch=1, start=0, steps=None):
+        busy = busy @ busy
+        found.append((batch.images.to(place).clone(), batch.labels.to(place).clone(), batch.micro.ids))
+    record(ms=1e3 * (time.perf_counter() - began))
+    monkeypatch.setattr(loader, "AHEAD", {})
+    host = TrainingBatches(
+        train, TrainConfig(batch_size=100), World(), workers=0, device=torch.device("cpu"), warn=pytest.fail
+    )
+    for (images, labels, ids), expected in zip(found, host.of_epoch(epoch=1, start=0, steps=None), strict=True):
+        assert torch.equal(images.cpu(), expected.images)
+        assert torch.equal(labels.cpu(), expected.labels)
+        assert ids.tolist() == expected.micro.ids.tolist()
+
+
+class Drawn(Dataset):
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        return {"image": torch.rand(3, 64, 64) + index, "index": index}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_session_gets_same_batches_on_device(workers, device):
+    def read(place):
+        torch.manual_seed(3)
+        feed = Feed(World(), seed=5, repeat_epoch=False)
+        batches = feed.begin(DataLoader(Drawn(), 4, shuffle=True, num_workers=workers), epoch=2, device=place).batches
+        busy, found = torch.zeros(2000, 2000, device=device), []
+        for batch in batches:
+            busy = busy @ busy
+            found.append((batch["image"].clone(), batch["index"].tolist()))
+        feed.close()
+        return found
+
+    for (image, index), (expected, number) in zip(read(torch.device(device)), read(None), strict=True):
+        assert image.device.type == device
+        assert torch.equal(image.cpu(), expected)
+        assert index == number
