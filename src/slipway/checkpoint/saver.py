@@ -1,18 +1,16 @@
-"""Background saver: copies a checkpoint into preallocated host buffers and writes it in a thread during training."""
+"""Background saver: copies a checkpoint to host memory and writes it in a thread during training."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import threading
-
-import torch
-from torch import Tensor
 
 from slipway.base.errors import NotSavedError, SessionError, SlipwayError, is_retryable, warn
 from slipway.checkpoint.compile_cache import CompiledCode
 from slipway.checkpoint.format import Checkpoint, Tensors
+from slipway.checkpoint.header import Header
+from slipway.checkpoint.host_copies import Copies, HostCopies, split
 from slipway.checkpoint.store import CheckpointStore
 
 log = logging.getLogger(__name__)
@@ -24,27 +22,31 @@ class Saver:
     def __init__(self, store: CheckpointStore, compiled: CompiledCode) -> None:
         """Save to ``store``, and after each checkpoint also save the cache of ``compiled`` code."""
         self._store, self._compiled = store, compiled
-        self._buffers: dict[tuple[str, str], Tensor] = {}
+        self._host = HostCopies()
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
 
     def reserve(self, tensors: Tensors) -> None:
-        """Allocate the buffers of CPU tensors in the background, because page faults take longer than the copies.
+        """Allocate the host buffers: pinned ones now, the others in the background, because page faults take long.
 
-        The first save allocates pinned buffers: a CUDA graph cannot be captured while another thread allocates.
+        A CUDA graph cannot be captured while another thread allocates pinned memory.
         """
         self.wait()
-        self._thread = threading.Thread(target=self._allocate_buffers, args=(tensors,), name="checkpoint buffers")
+        parts = split(tensors)
+        self._host.reserve(part for part in parts if part.is_pinned)
+        others = [part for part in parts if not part.is_pinned]
+        self._thread = threading.Thread(target=self._host.reserve, args=(others,), name="checkpoint buffers")
         self._thread.start()
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Copy the tensors and write them in the background; wait only for a save that is still in progress.
 
-        A failed save causes a warning and training continues: the previous checkpoint still exists.
+        The tensors may change as soon as this returns. A failed save causes a warning and training continues: the
+        previous checkpoint still exists.
         """
         self.wait()
-        snapshot = Checkpoint(self._copy(checkpoint.tensors), checkpoint.header)
-        self._thread = threading.Thread(target=self._write, args=(snapshot,), name="checkpoint writer")
+        copies = self._host.take(checkpoint.tensors)
+        self._thread = threading.Thread(target=self._write, args=(copies, checkpoint.header), name="checkpoint writer")
         self._thread.start()
 
     def fail(self, error: SlipwayError, *, step: int) -> None:
@@ -78,40 +80,9 @@ class Saver:
             self._thread.join()
             self._thread = None
 
-    def _copy(self, tensors: Tensors) -> Tensors:
-        """Return host copies in buffers that are allocated once, and pinned for tensors on a GPU."""
-        copies: Tensors = {}
-        for file, named in tensors.items():
-            copies[file] = {}
-            for name, tensor in named.items():
-                buffer = self._buffer(file, name, tensor)
-                buffer.copy_(tensor.detach(), non_blocking=True)
-                copies[file][name] = buffer
-        for device in {tensor.device for named in tensors.values() for tensor in named.values() if tensor.is_cuda}:
-            torch.cuda.synchronize(device)
-        return copies
-
-    def _buffer(self, file: str, name: str, tensor: Tensor) -> Tensor:
-        """Return the host buffer for ``tensor``: the previous one if shape and dtype match, otherwise a new one."""
-        buffer = self._buffers.get((file, name))
-        if buffer is None or (buffer.shape, buffer.dtype) != (tensor.shape, tensor.dtype):
-            buffer = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=tensor.is_cuda)
-            self._buffers[file, name] = buffer
-        return buffer
-
-    def _allocate_buffers(self, tensors: Tensors) -> None:
-        """Allocate the buffers and write to each of their pages."""
-        with contextlib.suppress(RuntimeError):  # too little memory: the save will report it
-            for file, named in tensors.items():
-                for name, tensor in named.items():
-                    if not tensor.is_cuda:
-                        buffer = self._buffer(file, name, tensor)
-                        # ctypes releases the GIL; zero_() would start OpenMP threads.
-                        ctypes.memset(buffer.data_ptr(), 0, buffer.nbytes)
-
-    def _write(self, checkpoint: Checkpoint) -> None:
+    def _write(self, copies: Copies, header: Header) -> None:
         try:
-            self._store.add(checkpoint)
+            self._store.add(Checkpoint(copies.wait(), header))
             self._error = None
             self._compiled.save()
         except Exception as error:  # noqa: BLE001 -- finish() must report any error
@@ -120,6 +91,6 @@ class Saver:
                 log,
                 "checkpoint-not-written",
                 "checkpoint of step %s not written: %s",
-                checkpoint.header.position.step,
+                header.position.step,
                 error,
             )
