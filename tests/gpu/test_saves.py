@@ -82,6 +82,7 @@ def test_cuda_graph_is_captured_during_transfer(tmp_path, device):
     store, state = CheckpointStore(tmp_path / "checkpoints", keep=1), build(device)
     saver, static = saving_into(store), torch.ones(1000, device=device)
     saver.save(Checkpoint({"model": state}, Header(Position(step=1))))
+    static.add_(0)  # loads the kernel
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     with torch.cuda.stream(stream):
         graph.capture_begin()
