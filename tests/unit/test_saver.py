@@ -12,6 +12,7 @@ from savers import saving_into
 from slipway.base.errors import NotSavedError
 from slipway.checkpoint.format import Checkpoint, read_checkpoint
 from slipway.checkpoint.header import Header, Position
+from slipway.checkpoint.saver import Saver
 from slipway.checkpoint.store import CheckpointStore
 from support import file_size_limit
 
@@ -112,3 +113,13 @@ def test_save_waits_for_reserved_buffers(store, saver):
     saver.save(checkpoint_of(1))
     saver.finish()
     require_equal(store.newest(), checkpoint_of(1))
+
+
+def test_hook_runs_once_before_first_checkpoint_is_written(store):
+    found = []
+    saver = Saver(store, saving_into(store)._compiled, before_first=lambda each: found.append((each, store.newest())))
+    for step in (1, 2):
+        saver.save(checkpoint_of(step))
+        saver.finish()
+    [(first, newest_then)] = found
+    assert (first.header.position.step, newest_then) == (1, None)

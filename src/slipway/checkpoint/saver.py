@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from collections.abc import Callable
 
 from slipway.base.errors import NotSavedError, SessionError, SlipwayError, is_retryable, warn
 from slipway.checkpoint.compile_cache import CompiledCode
@@ -19,9 +20,21 @@ log = logging.getLogger(__name__)
 class Saver:
     """Writer of one checkpoint at a time. Only rank 0 has one."""
 
-    def __init__(self, store: CheckpointStore, compiled: CompiledCode) -> None:
-        """Save to ``store``, and after each checkpoint also save the cache of ``compiled`` code."""
-        self._store, self._compiled = store, compiled
+    def __init__(
+        self,
+        store: CheckpointStore,
+        compiled: CompiledCode,
+        *,
+        before_first: Callable[[Checkpoint], None] | None = None,
+    ) -> None:
+        """Save to ``store``, and after each checkpoint also save the cache of ``compiled`` code.
+
+        Args:
+            store: the checkpoints of the run.
+            compiled: torch.compile's cache.
+            before_first: called with the first checkpoint, in the background, before it is written.
+        """
+        self._store, self._compiled, self._before_first = store, compiled, before_first
         self._host = HostCopies()
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
@@ -82,7 +95,11 @@ class Saver:
 
     def _write(self, copies: Copies, header: Header) -> None:
         try:
-            self._store.add(Checkpoint(copies.wait(), header))
+            checkpoint = Checkpoint(copies.wait(), header)
+            before_first, self._before_first = self._before_first, None
+            if before_first:
+                before_first(checkpoint)
+            self._store.add(checkpoint)
             self._error = None
             self._compiled.save()
         except Exception as error:  # noqa: BLE001 -- finish() must report any error
