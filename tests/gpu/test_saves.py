@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from savers import saving_into
+from slipway.checkpoint import host_copies
 from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.header import Header, Position
-from slipway.checkpoint.host_copies import Device
 from slipway.checkpoint.store import CheckpointStore
 
 GPU = torch.cuda.is_available()
@@ -46,7 +46,7 @@ def busy():
 @pytest.mark.parametrize("stream", ["the same stream", "another stream"])
 def test_checkpoint_holds_state_at_save(way, stream, tmp_path, *, device, record, monkeypatch):
     if way == "no room for a snapshot":
-        monkeypatch.setattr(Device, "_allocate", lambda *_: [])
+        monkeypatch.setattr(host_copies, "snapshot_of", lambda *_: [])
     (tmp_path / "checkpoints").mkdir()
     store, state = CheckpointStore(tmp_path / "checkpoints", keep=1), build(device)
     saver, seconds = saving_into(store), []

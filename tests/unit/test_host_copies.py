@@ -1,4 +1,4 @@
-"""Host copies of a checkpoint: layout in buffers, and their order on a model of a GPU's streams.
+"""Host copies of a checkpoint: their values, and their order on a model of a GPU's streams.
 
 The model runs operations of a stream only when something waits for them, as late as CUDA could. tests/gpu/test_saves.py
 tests the same on a GPU.
@@ -18,7 +18,7 @@ from slipway.base.errors import NotSavedError
 from slipway.checkpoint import host_copies
 from slipway.checkpoint.format import Checkpoint, read_checkpoint
 from slipway.checkpoint.header import Header, Position
-from slipway.checkpoint.host_copies import HostCopies, split
+from slipway.checkpoint.host_copies import HostCopies
 from slipway.checkpoint.store import CheckpointStore
 from slipway.checkpoint.values import obstacle
 
@@ -61,16 +61,23 @@ class Stream:
 class Streams(TorchDispatchMode):
     """A model of torch.cuda for tensors on the CPU: copies within ``stream`` run when something waits for them."""
 
+    OutOfMemoryError = torch.OutOfMemoryError
+
     def __init__(self):
         super().__init__()
-        self.free, self.failing, self.current, self.all, self.synchronized = 1 << 40, None, None, [], 0
+        self.free, self.blocks, self.failing, self.current, self.all, self.synchronized = 1 << 40, 99, None, None, [], 0
 
     def __torch_dispatch__(self, func, _types, args=(), kwargs=None):
-        copies = (torch.ops.aten.copy_.default, torch.ops.aten._foreach_copy_.default)
-        if self.current is None or func not in copies:
-            return func(*args, **(kwargs or {}))
-        self.current.operations.append(lambda: func(*args, **(kwargs or {})))
-        return args[0] if func is copies[0] else None
+        kwargs = {**(kwargs or {})}
+        kwargs.pop("pin_memory", None)
+        if self.current and func in (torch.ops.aten.copy_.default, torch.ops.aten._foreach_copy_.default):
+            self.current.operations.append(lambda: func(*args, **kwargs))
+            return args[0] if func is torch.ops.aten.copy_.default else None
+        if self.current and func is torch.ops.aten.empty_like.default:
+            self.blocks -= 1
+            if self.blocks < 0:
+                raise self.OutOfMemoryError
+        return func(*args, **kwargs)
 
     def Stream(self, _device):  # noqa: N802 -- as in torch.cuda
         self.all.append(Stream(self.failing))
@@ -105,13 +112,16 @@ def store(tmp_path):
 def streams(monkeypatch):
     found = Streams()
     monkeypatch.setattr(host_copies, "cuda", found)
-    monkeypatch.setattr(host_copies, "STREAMED", "cpu")
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     with found:
         yield found
 
 
+SIZE = 1000 * 4 + 600 * 4 + 8
+
+
 def filled(value):
-    """Return tensors of both layouts and of two dtypes, filled with ``value``."""
+    """Return tensors of both layouts and of two dtypes, filled with ``value``, of ``SIZE`` bytes."""
     turned = torch.full((30, 20), value).t()
     return {
         "model": {"w": torch.full((1000,), value), "turned": turned},
@@ -121,6 +131,10 @@ def filled(value):
 
 def save(saver, tensors, *, step):
     saver.save(Checkpoint(tensors, Header(Position(step=step))))
+
+
+def pairs_of(tensors):
+    return [(tensor, torch.empty(tensor.shape, dtype=tensor.dtype)) for tensor in tensors]
 
 
 def change(tensors):
@@ -148,8 +162,7 @@ def require_same_bits(found, expected):
         assert torch.equal(bits(found[name]), bits(tensor)), name
 
 
-def test_each_dtype_and_layout_is_copied_bit_by_bit(store):
-    require_same_bits(HostCopies().take({"extra": ONE_OF_EACH}).wait()["extra"], ONE_OF_EACH)
+def test_each_dtype_and_layout_on_cpu_is_saved_bit_by_bit(store):
     savable = {name: tensor for name, tensor in ONE_OF_EACH.items() if not obstacle(tensor)}
     assert len(ONE_OF_EACH) - len(savable) <= 1  # safetensors 0.8 does not store complex128
     saver = saving_into(store)
@@ -158,30 +171,24 @@ def test_each_dtype_and_layout_is_copied_bit_by_bit(store):
     require_same_bits(load_file(store.path / "latest" / "extra.safetensors"), savable)
 
 
-def test_tensors_are_divided_among_buffers_of_limited_size(monkeypatch):
-    monkeypatch.setattr(host_copies, "BUFFER", 1000)
-    tensors = {"model": {str(size): torch.full((size,), float(size)) for size in (100, 100, 60, 400, 1, 249)}}
-    parts = split(tensors)
-    assert [[place[1] for place in part.places] for part in parts] == [["100", "60"], ["400"], ["1", "249"]]
-    require_equal(HostCopies().take(tensors).wait(), tensors)
+@pytest.mark.parametrize("free", [1 << 40, 0])
+def test_each_dtype_and_layout_on_gpu_is_copied_bit_by_bit(free, streams):
+    streams.free = free
+    pairs = pairs_of(ONE_OF_EACH.values())
+    HostCopies().start(pairs)
+    streams.synchronize()
+    require_same_bits({name: buffer for name, (_, buffer) in zip(ONE_OF_EACH, pairs, strict=True)}, ONE_OF_EACH)
 
 
-def test_changed_sizes_reuse_large_enough_buffers():
-    host = HostCopies()
-    for size in (10, 5, 12):
-        tensors = {"model": {"w": torch.arange(float(size)), "v": torch.ones(size)}}
-        require_equal(host.take(tensors).wait(), tensors)
-    assert [len(buffer) for buffer in host._buffers.values()] == [24]
-
-
-def test_file_without_tensors_is_kept():
-    assert HostCopies().take({"optimizer": {}, "model": {}}).wait() == {"optimizer": {}, "model": {}}
-
-
-def test_copies_do_not_keep_tensors_alive():
-    tensors = filled(1.0)
-    copies = HostCopies().take(tensors)
-    assert all(part.tensors == [] for part, _ in copies.parts)
+def test_buffers_are_reserved_at_once_and_reused(store, streams):
+    saver, live = saving_into(store), filled(1.0)
+    saver.reserve(live)
+    reserved = dict(saver._buffers)
+    assert len(reserved) == 3
+    save(saver, live, step=1)
+    streams.synchronize()
+    saver.finish()
+    assert all(buffer is reserved[place] for place, buffer in saver._buffers.items())
 
 
 def test_training_changes_tensors_during_transfer(store, streams):
@@ -201,39 +208,33 @@ def test_training_changes_tensors_during_transfer(store, streams):
 def test_mark_is_set_after_last_buffer_is_complete(streams):
     host = HostCopies()
     for value in (1.0, 2.0):
-        live = filled(value)
-        copies = host.take(live)
-        [transfer], [stream] = copies.transfers, streams.all
+        pairs = pairs_of(tensor for named in filled(value).values() for tensor in named.values())
+        [transfer], [stream] = host.start(pairs), streams.all
         stream.run(len(stream.operations) - 1)
-        assert not transfer._mark.item()
-        copied = [copy for part, buffer in copies.parts for copy in part.copied(buffer)]
-        assert len(copied) == 3
-        assert all(bool((copy == value).all()) for copy in copied)
+        assert not transfer.mark.item()
+        assert all(bool((buffer == value).all()) for _, buffer in pairs)
         streams.synchronize()
-        assert transfer._mark.item()
+        assert transfer.mark.item()
+        assert len(transfer.snapshot) == 3
+        transfer.wait()
+        assert not transfer.snapshot
 
 
-def test_without_room_for_snapshot_save_waits_for_transfer(store, streams):
-    streams.free = 2 * (1000 * 4 + 600 * 4 + 8) - 1
+@pytest.mark.parametrize(("free", "blocks", "pending"), [(2 * SIZE, 3, 4), (2 * SIZE - 1, 3, 0), (2 * SIZE, 2, 0)])
+def test_without_room_for_snapshot_save_waits_for_transfer(free, blocks, pending, *, store, streams):
+    streams.free, streams.blocks = free, blocks
     saver, live = saving_into(store), filled(1.0)
     save(saver, live, step=1)
+    assert streams.pending == pending  # three transfers and the mark
     change(live)
+    streams.synchronize()
     saver.finish()
     require_equal(store.newest().tensors, filled(1.0))
 
 
-def test_later_snapshots_need_as_much_free_memory_as_the_first_has_left(streams):
-    host, size = HostCopies(), 1000 * 4 + 600 * 4 + 8
-    for free, expected in ((2 * size - 1, 0), (2 * size, 1), (size, 1), (size - 1, 0), (size, 1)):
-        streams.free = free
-        assert len(host.take(filled(1.0)).transfers) == expected
-    streams.free = 2 * size
-    assert not host.take({"model": {"w": torch.ones(size // 4 + 1)}}).transfers
-
-
 def test_failed_transfer_is_failed_save(store, streams, monkeypatch, caplog):
     monkeypatch.setattr(host_copies, "MAX_POLLS", 3)
-    streams.failing = 3  # the first operation after the snapshot of three parts
+    streams.failing = 2  # the first transfer: the snapshot takes two operations, one for each dtype
     saver = saving_into(store)
     save(saver, filled(1.0), step=1)
     with pytest.raises(NotSavedError):

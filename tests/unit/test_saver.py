@@ -12,7 +12,6 @@ from savers import saving_into
 from slipway.base.errors import NotSavedError
 from slipway.checkpoint.format import Checkpoint, read_checkpoint
 from slipway.checkpoint.header import Header, Position
-from slipway.checkpoint.saver import Saver
 from slipway.checkpoint.store import CheckpointStore
 from support import file_size_limit
 
@@ -99,11 +98,11 @@ def test_first_save_uses_reserved_buffers(store, saver):
     live = checkpoint_of(1)
     saver.reserve(live.tensors)
     saver.wait()
-    buffers = {name: buffer.data_ptr() for name, buffer in saver._host._buffers.items()}
+    buffers = {name: buffer.data_ptr() for name, buffer in saver._buffers.items()}
     assert len(buffers) == 1
     saver.save(live)
     saver.finish()
-    assert {name: buffer.data_ptr() for name, buffer in saver._host._buffers.items()} == buffers
+    assert {name: buffer.data_ptr() for name, buffer in saver._buffers.items()} == buffers
     require_equal(store.newest(), checkpoint_of(1))
     assert torch.equal(live.tensors["model"]["w"], checkpoint_of(1).tensors["model"]["w"])
 
@@ -113,13 +112,3 @@ def test_save_waits_for_reserved_buffers(store, saver):
     saver.save(checkpoint_of(1))
     saver.finish()
     require_equal(store.newest(), checkpoint_of(1))
-
-
-def test_hook_runs_once_before_first_checkpoint_is_written(store):
-    found = []
-    saver = Saver(store, saving_into(store)._compiled, before_first=lambda each: found.append((each, store.newest())))
-    for step in (1, 2):
-        saver.save(checkpoint_of(step))
-        saver.finish()
-    [(first, newest_then)] = found
-    assert (first.header.position.step, newest_then) == (1, None)

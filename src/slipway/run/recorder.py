@@ -7,7 +7,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -48,8 +47,9 @@ class Recorder:
             self.clock = Clock(folder.goodput, attempt=attempt.number, step=step)
         self._trackers: Sequence[Background] = ()
         self._known = Counter(_place(record) for record in read_records(folder.metrics) if record["step"] == step)
-        check_space = partial(warn_if_low_space, folder=folder.checkpoints, keep=keep, quota=attempt.quota)
-        self._saver = Saver(store, compiled, before_first=check_space)
+        self._saver = Saver(store, compiled)
+        self._keep = keep
+        self._has_saved = False
 
     def start_trackers(self, names: Sequence[str], place: TrackedRun) -> None:
         """Start the trackers ``names``; each receives every record written to metrics.jsonl."""
@@ -76,6 +76,9 @@ class Recorder:
             LostFolderError: if this process no longer holds the run folder's lock.
         """
         self.attempt.check()
+        if not self._has_saved:
+            warn_if_low_space(checkpoint, self.attempt.folder.checkpoints, keep=self._keep, quota=self.attempt.quota)
+            self._has_saved = True
         self._saver.save(checkpoint)
 
     def report_not_saved(self, error: SlipwayError, *, step: int) -> None:
