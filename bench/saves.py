@@ -3,9 +3,10 @@
 A model of 17 million weights trains with Adam, on one CPU thread or on a GPU; a checkpoint has 205 MB. A session saves
 it in the background; for comparison, torch.save and fsync save it within the step. The steps between two checkpoints
 take three times as long as a write, because a save that waits for the previous one would measure the disk. A
-checkpoint's stall is the longest step before the next checkpoint, minus the median step. It does not include the
-slowdown of steps while a core writes in the background. Each checkpoint of a session is read back and compared with its
-SHA-256 sums.
+checkpoint's stall is the longest step before the next checkpoint, minus the median step. On a GPU each step waits for
+the device, so the stall includes work that a save leaves there for the next step. The call that saves is also timed
+alone. Neither includes the slowdown of steps while a core writes in the background, nor a session's host buffers, which
+it allocates once, after an early step. Each checkpoint of a session is read back and compared with its SHA-256 sums.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from comparison import Comparison, Cost, Measure, compare_all, show
@@ -38,6 +40,15 @@ LIMITS = {"cuda": {"session": 10.0}}
 """Maximum stall in ms, by device."""
 
 
+class Times(NamedTuple):
+    """Wall-clock times of one step in ms."""
+
+    call: float
+    """Time until the loop yields the step: it contains a save."""
+    step: float
+    """Time of the whole step, with the call."""
+
+
 def build(device: str, width: int) -> tuple[nn.Module, torch.optim.Optimizer, Tensor]:
     """Return the model, its optimizer, and an input."""
     model = nn.Linear(width, width, bias=False, device=device)
@@ -47,7 +58,7 @@ def build(device: str, width: int) -> tuple[nn.Module, torch.optim.Optimizer, Te
 def interval_on(device: str, width: int) -> int:
     """Return the number of steps between two checkpoints, from measured times of a step and a write."""
     model, optimizer, inputs = build(device, width)
-    step = statistics.median(_timed(range(LEAST), model, optimizer, inputs))
+    step = statistics.median(times.step for times in _timed(range(LEAST), model, optimizer, inputs))
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         _save(Path(folder, "model.pt"), model, optimizer)
@@ -55,8 +66,8 @@ def interval_on(device: str, width: int) -> int:
     return max(LEAST, math.ceil(WRITES * write / step))
 
 
-def in_session(folder: str, device: str, width: int, interval: int) -> list[float]:
-    """Train in a session that saves; return the time of each step in ms."""
+def in_session(folder: str, device: str, width: int, interval: int) -> list[Times]:
+    """Train in a session that saves; return the times of each step."""
     from slipway import Session  # noqa: PLC0415 -- from this checkout, see below
 
     model, optimizer, inputs = build(device, width)
@@ -74,8 +85,8 @@ def in_session(folder: str, device: str, width: int, interval: int) -> list[floa
     return times
 
 
-def by_torch_save(folder: str, device: str, width: int, interval: int) -> list[float]:
-    """Train without a session and save with torch.save in the loop; return the time of each step in ms."""
+def by_torch_save(folder: str, device: str, width: int, interval: int) -> list[Times]:
+    """Train without a session and save with torch.save in the loop; return the times of each step."""
     model, optimizer, inputs = build(device, width)
 
     def numbers() -> Iterator[int]:
@@ -94,17 +105,18 @@ def _save(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Non
         os.fsync(file.fileno())
 
 
-def _timed(numbers: Iterable[int], model: nn.Module, optimizer: torch.optim.Optimizer, inputs: Tensor) -> list[float]:
+def _timed(numbers: Iterable[int], model: nn.Module, optimizer: torch.optim.Optimizer, inputs: Tensor) -> list[Times]:
     times = []
     before = time.perf_counter()
     for _ in numbers:
+        began = time.perf_counter()
         optimizer.zero_grad()
         model(inputs).square().mean().backward()
         optimizer.step()
         if inputs.is_cuda:
             torch.cuda.synchronize()
         now = time.perf_counter()
-        times.append(1e3 * (now - before))
+        times.append(Times(1e3 * (began - before), 1e3 * (now - before)))
         before = now
     return times[1:]  # the first step creates the optimizer's state
 
@@ -124,11 +136,11 @@ def require_checkpoints(folder: str) -> None:
         sys.exit(f"{len(saved)} checkpoints instead of {SAVES}")
 
 
-def stalls(times: list[float], interval: int) -> list[float]:
-    """Return the stall of each checkpoint in ms."""
-    usual = statistics.median(times)
-    begins = range(interval - 1, SAVES * interval, interval)
-    return [max(times[begin : begin + interval]) - usual for begin in begins]
+def stalls(times: list[Times], interval: int) -> list[Times]:
+    """Return the stall of each checkpoint in ms: that of the longest call, and that of the longest step."""
+    call, step = (statistics.median(values) for values in zip(*times, strict=True))
+    windows = [times[begin : begin + interval] for begin in range(interval - 1, SAVES * interval, interval)]
+    return [Times(max(each.call for each in own) - call, max(each.step for each in own) - step) for own in windows]
 
 
 def comparisons(rounds: int = 4, *, device: str = "cpu", tiny: bool = False) -> list[Comparison]:
@@ -139,13 +151,18 @@ def comparisons(rounds: int = 4, *, device: str = "cpu", tiny: bool = False) -> 
     interval = interval_on(device, width)
     aims, limits = ({}, {}) if tiny else (AIMS.get(device, {}), LIMITS.get(device, {}))
     size = f"{12 * width**2 / 1e6:.0f} MB"
-    titles = f"stall by a checkpoint of {size}, every {interval} steps", f"the longest of {SAVES} such stalls"
+    titles = [
+        f"stall by a checkpoint of {size}, every {interval} steps",
+        f"the longest of {SAVES} such stalls",
+        "the call that saves",
+    ]
     measures = [Measure(title, "ms by the clock", aims, limits) for title in titles]
 
-    def turn(loop: Callable[[str, str, int, int], list[float]]) -> list[Cost]:
+    def turn(loop: Callable[[str, str, int, int], list[Times]]) -> list[Cost]:
         with tempfile.TemporaryDirectory() as folder:
             found = stalls(loop(folder, device, width, interval), interval)
-        return [Cost(statistics.median(found)), Cost(max(found))]
+        steps, calls = [each.step for each in found], [each.call for each in found]
+        return [Cost(statistics.median(steps)), Cost(max(steps)), Cost(statistics.median(calls))]
 
     turns = {"torch.save and fsync": partial(turn, by_torch_save), "session": partial(turn, in_session)}
     return compare_all(measures, turns, rounds=rounds)

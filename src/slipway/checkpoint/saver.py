@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import logging
 import threading
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from torch import Tensor
 from slipway.base.errors import NotSavedError, SessionError, SlipwayError, is_retryable, warn
 from slipway.checkpoint.compile_cache import CompiledCode
 from slipway.checkpoint.format import Checkpoint, Tensors
+from slipway.checkpoint.host_copies import HostCopies, Pair, Transfer
 from slipway.checkpoint.store import CheckpointStore
 
 log = logging.getLogger(__name__)
@@ -25,26 +27,30 @@ class Saver:
         """Save to ``store``, and after each checkpoint also save the cache of ``compiled`` code."""
         self._store, self._compiled = store, compiled
         self._buffers: dict[tuple[str, str], Tensor] = {}
+        self._host_copies = HostCopies()
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
 
     def reserve(self, tensors: Tensors) -> None:
-        """Allocate the buffers of CPU tensors in the background, because page faults take longer than the copies.
+        """Allocate the buffers: pinned ones now, the others in the background, because page faults take long.
 
-        The first save allocates pinned buffers: a CUDA graph cannot be captured while another thread allocates.
+        A CUDA graph cannot be captured while another thread allocates pinned memory.
         """
         self.wait()
+        self._allocate_buffers(tensors, pinned=True)
         self._thread = threading.Thread(target=self._allocate_buffers, args=(tensors,), name="checkpoint buffers")
         self._thread.start()
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Copy the tensors and write them in the background; wait only for a save that is still in progress.
 
-        A failed save causes a warning and training continues: the previous checkpoint still exists.
+        The tensors may change as soon as this returns. A failed save causes a warning and training continues: the
+        previous checkpoint still exists.
         """
         self.wait()
-        snapshot = Checkpoint(self._copy(checkpoint.tensors), checkpoint.header)
-        self._thread = threading.Thread(target=self._write, args=(snapshot,), name="checkpoint writer")
+        copies, transfers = self._copy(checkpoint.tensors)
+        snapshot = Checkpoint(copies, checkpoint.header)
+        self._thread = threading.Thread(target=self._write, args=(snapshot, transfers), name="checkpoint writer")
         self._thread.start()
 
     def fail(self, error: SlipwayError, *, step: int) -> None:
@@ -78,18 +84,20 @@ class Saver:
             self._thread.join()
             self._thread = None
 
-    def _copy(self, tensors: Tensors) -> Tensors:
-        """Return host copies in buffers that are allocated once, and pinned for tensors on a GPU."""
+    def _copy(self, tensors: Tensors) -> tuple[Tensors, list[Transfer]]:
+        """Return host copies in buffers that are allocated once, and the transfers of those of tensors on a GPU."""
         copies: Tensors = {}
+        on_gpu: list[Pair] = []
         for file, named in tensors.items():
             copies[file] = {}
             for name, tensor in named.items():
                 buffer = self._buffer(file, name, tensor)
-                buffer.copy_(tensor.detach(), non_blocking=True)
+                if tensor.is_cuda:
+                    on_gpu.append((tensor.detach(), buffer))
+                else:
+                    buffer.copy_(tensor.detach())
                 copies[file][name] = buffer
-        for device in {tensor.device for named in tensors.values() for tensor in named.values() if tensor.is_cuda}:
-            torch.cuda.synchronize(device)
-        return copies
+        return copies, self._host_copies.start(on_gpu)
 
     def _buffer(self, file: str, name: str, tensor: Tensor) -> Tensor:
         """Return the host buffer for ``tensor``: the previous one if shape and dtype match, otherwise a new one."""
@@ -99,18 +107,21 @@ class Saver:
             self._buffers[file, name] = buffer
         return buffer
 
-    def _allocate_buffers(self, tensors: Tensors) -> None:
-        """Allocate the buffers and write to each of their pages."""
+    def _allocate_buffers(self, tensors: Tensors, *, pinned: bool = False) -> None:
+        """Allocate the pinned buffers, or allocate the others and write to each of their pages."""
         with contextlib.suppress(RuntimeError):  # too little memory: the save will report it
             for file, named in tensors.items():
                 for name, tensor in named.items():
-                    if not tensor.is_cuda:
+                    if tensor.is_cuda == pinned:
                         buffer = self._buffer(file, name, tensor)
-                        # ctypes releases the GIL; zero_() would start OpenMP threads.
-                        ctypes.memset(buffer.data_ptr(), 0, buffer.nbytes)
+                        if not pinned:
+                            # ctypes releases the GIL; zero_() would start OpenMP threads.
+                            ctypes.memset(buffer.data_ptr(), 0, buffer.nbytes)
 
-    def _write(self, checkpoint: Checkpoint) -> None:
+    def _write(self, checkpoint: Checkpoint, transfers: Sequence[Transfer]) -> None:
         try:
+            for transfer in transfers:
+                transfer.wait()
             self._store.add(checkpoint)
             self._error = None
             self._compiled.save()
