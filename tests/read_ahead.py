@@ -3,8 +3,8 @@
 import runpy
 import sys
 
-from trainer.data import loader
+from slipway.data import device_batches
 
 if __name__ == "__main__":
-    loader.AHEAD["cpu"] = int(sys.argv.pop(1))
+    device_batches.AHEAD["cpu"] = int(sys.argv.pop(1))
     runpy.run_module("trainer", run_name="__main__", alter_sys=True)

@@ -22,7 +22,7 @@ from slipway.dist.existing_group import require_joined
 from slipway.rng.seeding import Purpose
 from slipway.run.program import Policy, Stopped
 from slipway.run.run import Run
-from slipway.script.arguments import as_number, require_iterable, whole_number
+from slipway.script.arguments import as_device, as_number, require_iterable, whole_number
 from slipway.script.identity import as_seed
 from slipway.script.loops import Batches, open_loops
 from slipway.script.notices import announce
@@ -272,9 +272,10 @@ class Session:
 
         Args:
             loader: a DataLoader or any iterable. It must be the same in each attempt.
-            device: move the tensors of each batch there, in any nesting of tuples, lists and dictionaries; None: leave
-                them where they are. Copies to a GPU overlap with its work: worker processes' batches are pinned, and
-                each is copied during the step before. The batches are the same.
+            device: move the tensors of each batch there, in any nesting of tuples, named tuples, lists and
+                dictionaries (not of subclasses), and objects by their method ``to``; None: leave all where it is.
+                Copies to a GPU overlap with its work, those of worker processes' batches with the step before; so do
+                not refill memory that the loader has pinned. The values are the same.
 
         Returns:
             Batches[T]: an iterable that can be iterated once. Its length is the number of remaining batches, if the
@@ -283,12 +284,12 @@ class Session:
 
         Raises:
             StateMismatchError: if the remaining batches are not known for this loader or this number of ranks.
-            SessionError: if ``loader`` is not iterable.
+            SessionError: if ``loader`` is not iterable, or ``device`` is not a device or not here.
         """
         require_iterable(loader)
         self._loops.require_open()
         require_joined(self._opened.comm)
-        return self._loops.batches(loader, None if device is None else torch.device(device))
+        return self._loops.batches(loader, None if device is None else as_device("batches", device))
 
     def steps(self, total: int) -> Iterator[int]:
         """Yield the numbers of the remaining iterations below ``total``, counted from 0, for loops without epochs.

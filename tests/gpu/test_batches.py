@@ -7,14 +7,14 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from slipway.base.environment import World
+from slipway.data import device_batches
 from slipway.data.feed import Feed
 from trainer.config.settings import DataConfig, TrainConfig
-from trainer.data import loader
 from trainer.data.sets import open_data
 from trainer.data.training_batches import TrainingBatches
 
 AUGMENTED = DataConfig(dataset="digits", crop_padding=2, flip=True)
-WAYS = {"in its place": (0, 0.0), "ahead": (2, 0.0), "resident": (0, 0.9)}
+WAYS = {"in its place": (0, 0.0), "ahead": (1, 0.0), "two ahead": (2, 0.0), "resident": (0, 0.9)}
 """Batches copied ahead, and the fraction of the free memory for the data set."""
 
 
@@ -23,7 +23,7 @@ def test_trainer_gets_same_batches_in_each_way(way, device, monkeypatch, record)
     """Each batch is read after the next ones have been copied, and after work that delays the step's stream."""
     train = open_data(AUGMENTED).train
     ahead, fraction = WAYS[way]
-    monkeypatch.setattr(loader, "AHEAD", {device: ahead})
+    monkeypatch.setattr(device_batches, "AHEAD", {device: ahead} if ahead else {})
     place = torch.device(device, 0) if device == "cuda" else torch.device(device)
     batches = TrainingBatches(
         train, TrainConfig(batch_size=100), World(), workers=0, device=place, warn=pytest.fail, memory_fraction=fraction
@@ -35,7 +35,7 @@ def test_trainer_gets_same_batches_in_each_way(way, device, monkeypatch, record)
         busy = busy @ busy
         found.append((batch.images.to(place).clone(), batch.labels.to(place).clone(), batch.micro.ids))
     record(ms=1e3 * (time.perf_counter() - began))
-    monkeypatch.setattr(loader, "AHEAD", {})
+    monkeypatch.setattr(device_batches, "AHEAD", {})
     host = TrainingBatches(
         train, TrainConfig(batch_size=100), World(), workers=0, device=torch.device("cpu"), warn=pytest.fail
     )
@@ -50,7 +50,7 @@ class Drawn(Dataset):
         return 40
 
     def __getitem__(self, index):
-        return {"image": torch.rand(3, 64, 64) + index, "index": index}
+        return {"image": torch.rand(3, 64, 64) + index, "pair": (index, "text")}
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -62,11 +62,12 @@ def test_session_gets_same_batches_on_device(workers, device):
         busy, found = torch.zeros(2000, 2000, device=device), []
         for batch in batches:
             busy = busy @ busy
-            found.append((batch["image"].clone(), batch["index"].tolist()))
+            index, text = batch["pair"]
+            found.append((batch["image"].clone(), type(batch["pair"]), index.tolist(), text))
         feed.close()
         return found
 
-    for (image, index), (expected, number) in zip(read(torch.device(device)), read(None), strict=True):
+    for (image, *rest), (expected, *others) in zip(read(torch.device(device)), read(None), strict=True):
         assert image.device.type == device
         assert torch.equal(image.cpu(), expected)
-        assert index == number
+        assert rest == others

@@ -328,6 +328,12 @@ def test_batches_refuses_object_that_is_not_iterable(tmp_path):
                 session.batches(loader)
 
 
+@pytest.mark.parametrize("device", ["nonsense", 1.5, torch.ones(1), "cuda:99"])
+def test_batches_refuses_unknown_device(device, tmp_path):
+    with Attempt(tmp_path).open() as session, refused("no-gpu" if device == "cuda:99" else "session-arguments"):
+        session.batches([0], device=device)
+
+
 class TestNonfiniteValues:
     def train(self, folder, values, *, scale=None, **options):
         """Log a gradient norm in each step; where it is not finite the scaler, if any, skips the step."""

@@ -6,6 +6,7 @@ changes when a batch is made, never its values: the caller decides whether that 
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,21 +18,24 @@ from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 T = TypeVar("T")
+AHEAD = {"cuda": 1}
+"""Number of batches that are read and copied before they are needed, by type of device."""
 END = object()
 
 
-def on_device(batches: Iterable[T], device: torch.device, *, ahead: int = 0, thread: bool = False) -> Iterator[T]:
+def on_device(batches: Iterable[T], device: torch.device, *, ahead: bool, thread: bool = False) -> Iterator[T]:
     """Yield ``batches`` with their tensors on ``device``.
 
     Args:
-        batches: tensors in any nesting of tuples, lists and dictionaries. Other objects with a method ``to``, such as a
-            PackedSequence, are moved by it; everything else stays as it is.
+        batches: tensors in tuples, named tuples, lists and dictionaries, nested in any way. Objects with a method
+            ``to``, such as a PackedSequence, are moved by it. All else stays as it is, also other containers.
         device: where the batches are used, on the stream that is current there when they are yielded.
-        ahead: number of batches that are read and copied before they are needed.
-        thread: whether another thread reads them. Otherwise reading blocks the caller, and only copies overlap.
+        ahead: whether batches may be read before they are needed. They are for devices in ``AHEAD``.
+        thread: whether another thread then reads them. Otherwise reading blocks the caller, and only copies overlap.
     """
-    started = map(CopyStream(device).start, batches)
-    for copied in _read_by_thread(started, ahead) if thread else _read(started, ahead):
+    count = AHEAD.get(device.type, 0) if ahead else 0
+    started = (_start(batch, device) for batch in batches)
+    for copied in _read_by_thread(started, count) if thread and count else _read(started, count):
         yield copied.wait()
 
 
@@ -39,8 +43,11 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """Return ``tensor`` on ``device``; a copy to a GPU is enqueued on its current stream, from pinned memory."""
     if tensor.device == device:
         return tensor
-    if device.type == "cuda" and tensor.device.type == "cpu" and not tensor.is_pinned():
-        tensor = tensor.pin_memory()  # torch keeps pinned memory for later batches
+    if device.type != "cuda":
+        return tensor.to(device)
+    if tensor.device.type == "cpu" and not tensor.is_pinned():
+        # Of the same layout, but without overlaps; torch keeps the memory for later batches.
+        tensor = torch.empty_like(tensor, pin_memory=True).copy_(tensor)
     return tensor.to(device, non_blocking=True)
 
 
@@ -52,50 +59,56 @@ class Copied(Generic[T]):
     structure: TreeSpec
     device: torch.device
     done: torch.cuda.Event | None
-    """Recorded after the copy; None if nothing had to be copied on a stream."""
+    """Recorded after the copies; None if none was enqueued."""
 
     def wait(self) -> T:
-        """Return the batch; on a GPU, work enqueued from now on waits for the copy, and the caller does not."""
+        """Return the batch; on a GPU, work enqueued from now on waits for the copies, and the caller does not."""
         if self.done:
             stream = torch.cuda.current_stream(self.device)
             stream.wait_event(self.done)
             for leaf in self.leaves:
-                if isinstance(leaf, Tensor) and leaf.is_cuda:
+                if _is_dense(leaf) and leaf.is_cuda:
                     leaf.record_stream(stream)  # its memory belongs to the stream of the copy
-        # Other objects are moved here, because the memory in them cannot be recorded.
-        leaves = [
-            leaf if isinstance(leaf, Tensor) or not _is_movable(leaf) else leaf.to(self.device) for leaf in self.leaves
-        ]
-        batch: T = tree_unflatten(leaves, self.structure)
+        batch: T = tree_unflatten([self._moved(leaf) for leaf in self.leaves], self.structure)
         return batch
 
+    def _moved(self, leaf: Any) -> Any:
+        """Return ``leaf``; objects are moved here, because their memory cannot be recorded for another stream."""
+        if _is_dense(leaf) or not _is_movable(leaf):
+            return leaf
+        moved = leaf.to(self.device)
+        return leaf if moved is None else moved
 
-class CopyStream:
-    """Copies of batches to one device, on a stream of their own if it is a GPU."""
 
-    def __init__(self, device: torch.device) -> None:
-        """Copy to ``device``."""
-        self._device = device
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+def _start(batch: T, device: torch.device) -> Copied[T]:
+    """Enqueue the copy of the tensors in ``batch``, on a GPU on a stream of their own."""
+    leaves, structure = tree_flatten(batch, is_leaf=_is_movable)
+    if device.type != "cuda":
+        return Copied(_copied(leaves, device), structure, device, None)
+    if all(leaf.device == device for leaf in leaves if _is_dense(leaf)):
+        return Copied(leaves, structure, device, None)
+    stream = _copy_stream(device)
+    # The device first: a thread's own is GPU 0, where leaving the stream would create a context.
+    with torch.cuda.device(device), torch.cuda.stream(stream):
+        return Copied(_copied(leaves, device), structure, device, stream.record_event())
 
-    def start(self, batch: T) -> Copied[T]:
-        """Enqueue the copy of the tensors in ``batch``."""
-        leaves, structure = tree_flatten(batch, is_leaf=_is_movable)
-        done = None
-        if self._stream is None:
-            leaves = self._copy(leaves)
-        elif any(isinstance(leaf, Tensor) and leaf.device != self._device for leaf in leaves):
-            with torch.cuda.stream(self._stream):
-                leaves = self._copy(leaves)
-            done = self._stream.record_event()
-        return Copied(leaves, structure, self._device, done)
 
-    def _copy(self, leaves: list[Any]) -> list[Any]:
-        return [to_device(leaf, self._device) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+def _copied(leaves: list[Any], device: torch.device) -> list[Any]:
+    return [to_device(leaf, device) if _is_dense(leaf) else leaf for leaf in leaves]
+
+
+@functools.cache
+def _copy_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream for copies to ``device``: one, because torch reuses memory only on the same stream."""
+    return torch.cuda.Stream(device)
+
+
+def _is_dense(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.layout == torch.strided and not leaf.is_nested
 
 
 def _is_movable(leaf: Any) -> bool:
-    return callable(getattr(leaf, "to", None))
+    return callable(getattr(leaf, "to", None)) and not isinstance(leaf, type)
 
 
 def _read(items: Iterator[T], ahead: int) -> Iterator[T]:
@@ -113,12 +126,9 @@ def _read(items: Iterator[T], ahead: int) -> Iterator[T]:
 
 
 def _read_by_thread(items: Iterator[T], ahead: int) -> Iterator[T]:
-    """Yield ``items``, which another thread reads, up to ``ahead`` before they are needed."""
+    """Yield ``items``, of which another thread reads up to ``ahead`` before they are needed."""
     with ThreadPoolExecutor(1, "batches") as thread:
-        waiting: deque[Future[Any]] = deque(thread.submit(next, items, END) for _ in range(max(ahead, 1)))
-        while waiting:
-            item = waiting.popleft().result()
-            if item is END:
-                return
+        waiting: deque[Future[Any]] = deque(thread.submit(next, items, END) for _ in range(ahead))
+        while (item := waiting.popleft().result()) is not END:
             waiting.append(thread.submit(next, items, END))
             yield item

@@ -145,7 +145,7 @@ class SkippingSource:
             seeds: this pass's seeds.
             device: where to move the batches, if not None: with workers, each during the step before.
         """
-        loader = self._copied(seeds, device)
+        loader = self._copied(seeds)
         done = skip
         if loader.num_workers:  # so that the same worker fetches each batch, which may depend on the worker
             skip -= (skip - origin.batches) % loader.num_workers
@@ -176,7 +176,7 @@ class SkippingSource:
         """End the workers."""
         _shut_down(self._iterator)
 
-    def _copied(self, seeds: Seeds, device: torch.device | None) -> DataLoader[Any]:
+    def _copied(self, seeds: Seeds) -> DataLoader[Any]:
         """Return a copy of the loader with the loader's current attributes.
 
         A copy with persistent workers is reused unless a loader attribute or a data set setting has changed, because
@@ -195,8 +195,6 @@ class SkippingSource:
             self._settings, self._described, self._copy = settings, described, copy.copy(loader)
             requested = "sampler" if loader.batch_sampler is None else "batch_sampler"
             vars(self._copy).update({requested: self._requests, "_iterator": None, "generator": torch.Generator()})
-            if device is not None and device.type == "cuda" and loader.num_workers:
-                self._copy.pin_memory = True
             seeded_loaders.add(self._copy)
         # This seed determines get_worker_info().seed in workers: for persistent ones the same whenever they start.
         self._copy.generator.manual_seed(seeds.start if loader.persistent_workers else seeds.fetch)
@@ -263,7 +261,7 @@ class RereadingSource:
             batches = self._seeded(rest, seeds.order, world, first=skip)
         else:
             batches = itertools.islice(self._seeded(self._iterator, seeds.order, world), skip, None)
-        return Pass(batches if device is None else on_device(batches, device), total, reseeds=True)
+        return Pass(batches if device is None else on_device(batches, device, ahead=False), total, reseeds=True)
 
     def close(self) -> None:
         """End the workers."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from slipway.base.errors import SessionError
@@ -26,6 +27,23 @@ def whole_number(call: str, value: Any) -> int:
     if number < 0:
         raise SessionError("session-arguments", f"{call}(...) takes a whole number of at least 0, not {_shown(value)}.")
     return number
+
+
+def as_device(call: str, value: Any) -> torch.device:
+    """Return ``value`` as a device; ``call`` is the method's name, for the message.
+
+    Raises:
+        SessionError: if it is not a device, or a GPU that torch does not find.
+    """
+    try:
+        device = torch.device(value)
+    except (RuntimeError, TypeError) as error:
+        raise SessionError("session-arguments", f"{call}(device=...) takes a device, not {_shown(value)}.") from error
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise SessionError(
+            "no-gpu", f"{call}(device=...): {device}, but torch finds {torch.cuda.device_count()} GPU(s) here."
+        )
+    return device
 
 
 def require_iterable(loader: Any) -> None:

@@ -15,14 +15,12 @@ from torch.utils.data import Dataset as TorchDataset
 
 from slipway.base.errors import add_label
 from slipway.base.stop import ignore_signals
-from slipway.data.device_batches import on_device, to_device
+from slipway.data import device_batches
 from slipway.data.loading import Requests
 from slipway.data.workers import end_workers, exit_on_queue_error
 from trainer.data.base import Dataset, Draws, Fetched, Ids, InMemoryDataset
 from trainer.data.micro_batches import MicroBatch
 
-AHEAD = {"cuda": 2}
-"""Batches that are copied ahead of the step, by type of device. The CPU needs no copies."""
 NO_LABEL = -100
 """Label of a sample that does not count: cross_entropy's default for ``ignore_index``."""
 
@@ -131,7 +129,7 @@ class Loader:
         """Bytes of the data set on the GPU."""
         if isinstance(dataset, InMemoryDataset) and fits(dataset, device, memory_fraction):
             self.dataset, self.resident_bytes = dataset.to(device), dataset.images.nbytes
-        self._device, self._ahead = device, AHEAD.get(device.type, 0)
+        self._device = device
         self._warn = warn
         self._requests = Requests()
         self._fetched: Iterable[Fetched | OSError] | None = None
@@ -163,9 +161,9 @@ class Loader:
         plan, ahead = itertools.tee(plan)
         requests = (_Request(micro.ids, draws(micro.ids)) for micro in ahead)
         batches = itertools.starmap(self._batch, zip(plan, self._fetch(requests), strict=True))
-        if self.resident_bytes or not self._ahead:
+        if self.resident_bytes or self._device.type not in device_batches.AHEAD:  # they are there
             return batches
-        return on_device(batches, self._device, ahead=self._ahead, thread=self.dataset.in_memory)
+        return device_batches.on_device(batches, self._device, ahead=True, thread=self.dataset.in_memory)
 
     def _fetch(self, requests: Iterator[_Request]) -> Iterable[Fetched | OSError]:
         if self._fetched is None:
@@ -185,7 +183,7 @@ class Loader:
                 name = self.dataset.describe(int(micro.ids[position]))
                 text = f"cannot decode {name}{f' ({reason})' * bool(reason)}; training skips it"
                 self._warn(add_label("warning", "damaged-image", text))
-        labels = to_device(labels, fetched.images.device)
+        labels = device_batches.to_device(labels, fetched.images.device)
         return Batch(fetched.images, labels, micro, len(fetched.bad) if micro.counted else 0)
 
 

@@ -174,6 +174,7 @@ def _evaluate(plan: Plan, comm: Communicator) -> None:
         workers=settings.data.workers,
         device=comm.device,
         warn=log.warning,
+        memory_fraction=settings.data.device_memory_fraction,
     )
     log.info(
         "%s%s on the validation set of %s, %d rank(s) on %s",
