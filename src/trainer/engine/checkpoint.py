@@ -22,8 +22,8 @@ from slipway.checkpoint.stateful import Stateful
 from trainer.config.errors import ConfigError
 from trainer.config.settings import Config, experiment
 from trainer.data import order
-from trainer.data.seeds import StepSeeder
 from trainer.data.sets import Dataset
+from trainer.engine.layer_seeding import StepSeeder
 from trainer.engine.learner import Learner
 
 log = logging.getLogger(__name__)

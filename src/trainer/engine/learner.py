@@ -17,9 +17,10 @@ from slipway.checkpoint.header import Position
 from slipway.dist.communicator import Communicator
 from slipway.dist.compare_ranks import differences
 from trainer.config.errors import ConfigError, TrainerError
+from trainer.config.plugin import SEPARATOR
 from trainer.config.settings import Config
 from trainer.data.loader import NO_LABEL, Batch
-from trainer.data.seeds import ModuleSeeder, Seeder, StepSeeder, seeder_of
+from trainer.engine.layer_seeding import ModuleSeeder, Seeder, StepSeeder, seeder_of
 from trainer.engine.profiler import BACKWARD, FORWARD, UPDATE
 from trainer.model import Shape
 from trainer.model.compilation import compile_in_place, require_compiler
@@ -97,7 +98,7 @@ class Learner:
         self._evaluated_pipeline = self.pipeline.of(self.evaluated) if self.pipeline else None
         if config.model.recompute:  # last, because copies and stages need the plain model
             recompute_blocks(model, cuts, replay=self._replay)
-        self._seed = train.seed
+        self._seed, self._user_defined = train.seed, SEPARATOR in config.model.arch
         self._seeder = self._seeder_of(StepSeeder.version if config.model.compile else ModuleSeeder.version)
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=comm.device)
         """Sum of the losses of this rank's samples since it was last set to zero."""
@@ -128,7 +129,14 @@ class Learner:
         self._seeder = self._seeder_of(version)
 
     def _seeder_of(self, version: int) -> Seeder:
-        return seeder_of(version, self.model, self.comm.device, seed=self._seed, rank=self.comm.world.rank)
+        return seeder_of(
+            version,
+            self.model,
+            self.comm.device,
+            seed=self._seed,
+            rank=self.comm.world.rank,
+            user_defined=self._user_defined,
+        )
 
     def _replay(self) -> AbstractContextManager[None]:
         return self._seeder.replay()  # of the seeder in use then
