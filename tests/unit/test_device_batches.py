@@ -150,7 +150,10 @@ def test_containers_and_objects_that_cannot_be_copied_ahead_are_moved_or_kept(wa
         def to(self, device):
             self.place = device
 
-    sparse, nested = torch.eye(3).to_sparse(), torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+    sparse, nested = (
+        torch.eye(3).to_sparse(),
+        torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
+    )
     wide = torch.ones(1).expand(4)
     kept = InPlace()
     ((a, b, c, d, kind),) = on_device([(sparse, nested, wide, kept, torch.Tensor)], CPU, **way)

@@ -20,7 +20,7 @@ from slipway.run.metrics import read_records
 from support import status
 from toy_model import Toy
 from trainer.config.settings import Launch, ModelConfig, OptimConfig, RunConfig, Settings, TrainConfig
-from trainer.data.seeds import ModuleSeeder, StepSeeder
+from trainer.engine.layer_seeding import ModuleSeeder, StepSeeder
 from trainer.engine.learner import Learner
 from trainer.model.recompute import blocks
 from trainer.parallel.single import SingleStrategy

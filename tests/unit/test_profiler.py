@@ -7,12 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.autograd.profiler import record_function
 
 from messages import assert_warning, refused
 from slipway.base.environment import World
 from trainer.config.settings import Launch
-from trainer.engine.profiler import BACKWARD, DATA, FORWARD, PARTS, describe, profiler_for, warn_if_missed
+from trainer.engine.profiler import BACKWARD, DATA, FORWARD, PARTS, describe, part, profiler_for, warn_if_missed
 
 ALONE = World()
 
@@ -26,7 +25,7 @@ def micro_batches(epochs, *, total=2):
 def work(profiler, epochs, *, total=2):
     for batches in micro_batches(epochs, total=total):
         for _ in profiler.watch(batches):
-            with record_function(BACKWARD):
+            with part(BACKWARD):
                 torch.ones(50, 50) @ torch.ones(50, 50)
 
 

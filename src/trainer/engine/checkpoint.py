@@ -23,8 +23,8 @@ from slipway.data.sampler import require_order_version
 from slipway.rng.permutation import ORDER_VERSION
 from trainer.config.errors import ConfigError
 from trainer.config.settings import Config, experiment
-from trainer.data.seeds import StepSeeder
 from trainer.data.sets import Dataset
+from trainer.engine.layer_seeding import StepSeeder
 from trainer.engine.learner import Learner
 
 log = logging.getLogger(__name__)

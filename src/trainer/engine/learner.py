@@ -9,7 +9,6 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.profiler import record_function
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from slipway.base.third_party_errors import too_few_for_batch_norm, unused_parameters
@@ -17,10 +16,11 @@ from slipway.checkpoint.header import Position
 from slipway.dist.communicator import Communicator
 from slipway.dist.compare_ranks import differences
 from trainer.config.errors import ConfigError, TrainerError
+from trainer.config.plugin import SEPARATOR
 from trainer.config.settings import Config
 from trainer.data.loader import NO_LABEL, Batch
-from trainer.data.seeds import ModuleSeeder, Seeder, StepSeeder, seeder_of
-from trainer.engine.profiler import BACKWARD, FORWARD, UPDATE
+from trainer.engine.layer_seeding import ModuleSeeder, Seeder, StepSeeder, seeder_of
+from trainer.engine.profiler import BACKWARD, FORWARD, UPDATE, part
 from trainer.model import Shape
 from trainer.model.compilation import compile_in_place, require_compiler
 from trainer.model.normalise import Normalise
@@ -97,7 +97,7 @@ class Learner:
         self._evaluated_pipeline = self.pipeline.of(self.evaluated) if self.pipeline else None
         if config.model.recompute:  # last, because copies and stages need the plain model
             recompute_blocks(model, cuts, replay=self._replay)
-        self._seed = train.seed
+        self._seed, self._user_defined = train.seed, SEPARATOR in config.model.arch
         self._seeder = self._seeder_of(StepSeeder.version if config.model.compile else ModuleSeeder.version)
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=comm.device)
         """Sum of the losses of this rank's samples since it was last set to zero."""
@@ -128,7 +128,14 @@ class Learner:
         self._seeder = self._seeder_of(version)
 
     def _seeder_of(self, version: int) -> Seeder:
-        return seeder_of(version, self.model, self.comm.device, seed=self._seed, rank=self.comm.world.rank)
+        return seeder_of(
+            version,
+            self.model,
+            self.comm.device,
+            seed=self._seed,
+            rank=self.comm.world.rank,
+            user_defined=self._user_defined,
+        )
 
     def _replay(self) -> AbstractContextManager[None]:
         return self._seeder.replay()  # of the seeder in use then
@@ -151,10 +158,10 @@ class Learner:
         for batch in batches:
             with nullcontext() if batch.micro.last else self.strategy.no_sync(self.replica):
                 images = self.prepare(batch)
-                with record_function(FORWARD), self.forward(batch):
+                with part(FORWARD), self.forward(batch):
                     logits = self.replica(images)
                 loss = self.loss(batch, logits)
-                with record_function(BACKWARD):
+                with part(BACKWARD):
                     loss.backward()
 
     def _step_timer(self) -> Measure | None:
@@ -213,7 +220,7 @@ class Learner:
 
     def step(self) -> None:
         """Take an optimizer step with the accumulated gradients, and update the moving average."""
-        with record_function(UPDATE), self.strategy.synchronized_gradients(self.optimizer):
+        with part(UPDATE), self.strategy.synchronized_gradients(self.optimizer):
             if self._clip:
                 self.scaler.unscale_(self.optimizer)
                 nn.utils.clip_grad_norm_(self.model.parameters(), self._clip)

@@ -56,7 +56,7 @@ class Profiler:
             while True:
                 if begins and self._done + 1 == self._steps.start:
                     self._start()
-                with self._part(DATA):
+                with part(DATA):
                     batch = next(batches, None)
                 if batch is None:
                     return
@@ -68,9 +68,6 @@ class Profiler:
                     self._stop()
         finally:
             self._stop()
-
-    def _part(self, name: str) -> AbstractContextManager[Any]:
-        return record_function(name) if self._profile else contextlib.nullcontext()
 
     def _start(self) -> None:
         activities = [ProfilerActivity.CPU]
@@ -104,6 +101,12 @@ class Profiler:
             warn(log, "no-profile", "cannot write the profile: %s", one_line(str(error)))
         else:
             log.info("profile of %s; open it in https://ui.perfetto.dev: %s", describe(found), trace)
+
+
+def part(name: str) -> AbstractContextManager[Any]:
+    """Return a context that marks a part of a step in an active profile; without a profile it does nothing."""
+    is_active = torch.autograd.profiler._is_profiler_enabled  # noqa: SLF001 -- torch's flag for such checks
+    return record_function(name) if is_active else contextlib.nullcontext()
 
 
 def summary(profile: torch.profiler.profile, seconds: float) -> dict[str, Any]:

@@ -28,7 +28,8 @@ class Normalise:
     def __call__(self, images: Tensor) -> Tensor:
         """Return uint8 images [n, c, h, w] as floats on the device."""
         images = images.to(self.mean.device, non_blocking=True)
-        return images.to(self.dtype, memory_format=self.layout).sub_(self.mean).div_(self.std)
+        found = torch.empty(images.shape, dtype=self.dtype, device=images.device, memory_format=self.layout)
+        return torch.sub(images, self.mean, out=found).div_(self.std)  # the subtraction converts too
 
 
 def normalisation(config: Config, mean_std: tuple[Tensor, Tensor], device: torch.device) -> Normalise:

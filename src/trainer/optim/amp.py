@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -10,10 +11,10 @@ from torch.optim import Optimizer
 AMP_TYPES = {"none": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def autocast(amp: str, device: torch.device) -> torch.autocast:
+def autocast(amp: str, device: torch.device) -> AbstractContextManager[Any]:
     """Return the autocast context for forward passes on ``device`` with --amp ``amp``."""
     dtype = AMP_TYPES[amp]
-    return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
+    return nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype)
 
 
 def gradient_scaler(device: torch.device, amp: str) -> torch.amp.GradScaler:
