@@ -10,13 +10,13 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
-from trainer.data.feed import Feed
 
 from slipway.base.environment import read_environment
 from slipway.base.stop import Reason, StopRequest
 from slipway.dist.communicator import Alone
 from slipway.dist.torch_distributed import TorchCommunicator
 from trainer.config.settings import DataConfig, Launch, ModelConfig, RunConfig, Settings, TrainConfig
+from trainer.data.training_batches import TrainingBatches
 from trainer.engine.auto_precision import PLAIN, settled
 from trainer.model import initial_model
 from trainer.optim.optimizers import build_optimizer
@@ -98,14 +98,16 @@ def plain_step(arch, *, ddp):
 def trainer_steps(settings, comm, strategy, monkeypatch):
     """Return the operators by name of each step of a run, from the batch in host memory to the return of the vote."""
     recorder, before = Recorder(), []
-    batches = Feed.batches
+    of_epoch = TrainingBatches.of_epoch
 
     def read_ahead(*args, **options):
-        for batch in list(batches(*args, **options)):  # not counted: a data set may read its samples in other processes
+        for batch in list(
+            of_epoch(*args, **options)
+        ):  # not counted: a data set may read its samples in other processes
             before.append(recorder.names.copy())
             yield batch
 
-    monkeypatch.setattr(Feed, "batches", read_ahead)
+    monkeypatch.setattr(TrainingBatches, "of_epoch", read_ahead)
     monkeypatch.setattr("slipway.run.agreement.VOTE_INTERVAL", 1e9)  # votes after steps 1, 3, 7: on any machine
     with recorder:
         assert run(settings, comm, strategy, StopRequest(), read_environment({})) == Reason.NONE
