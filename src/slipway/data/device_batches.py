@@ -1,6 +1,6 @@
 """Batches on a device, copied ahead of the step that needs them.
 
-A copy to a GPU runs on a stream of its own, from pinned memory, while the GPU computes the steps before. Reading ahead
+A copy to a GPU runs on a separate stream, from pinned memory, while the GPU computes the steps before. Reading ahead
 changes when a batch is made, never its values: the caller decides whether that is safe for its source.
 """
 
@@ -81,7 +81,7 @@ class Copied(Generic[T]):
 
 
 def _start(batch: T, device: torch.device) -> Copied[T]:
-    """Enqueue the copy of the tensors in ``batch``, on a GPU on a stream of their own."""
+    """Enqueue the copy of the tensors in ``batch``, on a GPU on a separate stream."""
     leaves, structure = tree_flatten(batch, is_leaf=_is_movable)
     if device.type != "cuda":
         return Copied(_copied(leaves, device), structure, device, None)
