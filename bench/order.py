@@ -26,6 +26,7 @@ from slipway.rng import permutation
 from trainer.config.settings import TrainConfig
 from trainer.data import epoch
 from trainer.data.base import Draws, Fetched, Ids
+from trainer.data.loader import Loader
 from trainer.data.training_batches import TrainingBatches
 
 BATCH = 256
@@ -64,7 +65,8 @@ def measure(samples: int, *, largest_table: int) -> list[float]:
     torch.set_num_threads(1)
     permutation.LARGE = epoch.LARGE = largest_table  # type: ignore[misc]
     blank: Any = Blank(samples)
-    training = TrainingBatches(blank, TrainConfig(), World(), workers=0, device=torch.device("cpu"), warn=print)
+    loader = Loader(blank, workers=0, device=torch.device("cpu"), warn=print)
+    training = TrainingBatches(loader, TrainConfig(), World())
     training.batch_size = BATCH
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets the peak memory: proc(5)
     before, began = peak(), time.process_time()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,6 +35,7 @@ class Parts:
     """With a value for each auto."""
     train_set: Dataset
     validation_set: Dataset
+    loader: Loader
     training_batches: TrainingBatches
     validation_loader: Loader
     learner: Learner
@@ -44,7 +44,7 @@ class Parts:
 
     def close(self) -> None:
         """Stop the data workers after a run that ended normally."""
-        self.training_batches.close()
+        self.loader.close()
         self.validation_loader.close()
 
 
@@ -61,14 +61,16 @@ def build_parts(
     """
     settings = settle_decoder(settings, comm, checkpoint=checkpoint)
     train_set, validation_set = open_on_ranks(settings.data, comm)
-    reading: dict[str, Any] = {
-        "workers": settings.data.workers,
-        "device": comm.device,
-        "warn": log.warning,
-        "memory_fraction": settings.data.device_memory_fraction,
-    }
-    training_batches = TrainingBatches(train_set, settings.train, comm.world, **reading)
-    validation_loader = Loader(validation_set, **reading)
+    loader, validation_loader = (
+        Loader(
+            dataset,
+            workers=settings.data.workers,
+            device=comm.device,
+            warn=log.warning,
+            memory_fraction=settings.data.device_memory_fraction,
+        )
+        for dataset in (train_set, validation_set)
+    )
     startup_time.mark(startup_time.DATA)
 
     shape, classes = train_set.shape, len(train_set.classes)
@@ -81,7 +83,7 @@ def build_parts(
         choice = choose(model, _micro_batch(settings, shape, ranks=comm.world.size), devices, settings, comm)
     if settings.launch.memory:
         stages = memory_of(model, settings, cuts=choice.cuts, shape=shape, ranks=comm.world.size)
-        resident = training_batches.resident_bytes + validation_loader.resident_bytes
+        resident = loader.resident_bytes + validation_loader.resident_bytes
         report(stages, devices, local_ranks=comm.world.local_size, resident={comm.device: resident})
     learner = Learner(
         settings,
@@ -100,7 +102,8 @@ def build_parts(
         settings=settings,
         train_set=train_set,
         validation_set=validation_set,
-        training_batches=training_batches,
+        loader=loader,
+        training_batches=TrainingBatches(loader, settings.train, comm.world),
         validation_loader=validation_loader,
         learner=learner,
         choice=choice,

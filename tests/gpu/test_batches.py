@@ -10,6 +10,7 @@ from slipway.base.environment import World
 from slipway.data import device_batches
 from slipway.data.feed import Feed
 from trainer.config.settings import DataConfig, TrainConfig
+from trainer.data.loader import Loader
 from trainer.data.sets import open_data
 from trainer.data.training_batches import TrainingBatches
 
@@ -25,10 +26,9 @@ def test_trainer_gets_same_batches_in_each_way(way, device, monkeypatch, record)
     ahead, fraction = WAYS[way]
     monkeypatch.setattr(device_batches, "AHEAD", {device: ahead} if ahead else {})
     place = torch.device(device, 0) if device == "cuda" else torch.device(device)
-    batches = TrainingBatches(
-        train, TrainConfig(batch_size=100), World(), workers=0, device=place, warn=pytest.fail, memory_fraction=fraction
-    )
-    assert (batches.resident_bytes > 0) == (way == "resident" and device == "cuda")
+    loader = Loader(train, workers=0, device=place, warn=pytest.fail, memory_fraction=fraction)
+    batches = TrainingBatches(loader, TrainConfig(batch_size=100), World())
+    assert (loader.resident_bytes > 0) == (way == "resident" and device == "cuda")
     busy = torch.zeros(2000, 2000, device=place)
     began, found = time.perf_counter(), []
     for batch in batches.of_epoch(epoch=1, start=0, steps=None):
@@ -36,9 +36,8 @@ def test_trainer_gets_same_batches_in_each_way(way, device, monkeypatch, record)
         found.append((batch.images.to(place).clone(), batch.labels.to(place).clone(), batch.micro.ids))
     record(ms=1e3 * (time.perf_counter() - began))
     monkeypatch.setattr(device_batches, "AHEAD", {})
-    host = TrainingBatches(
-        train, TrainConfig(batch_size=100), World(), workers=0, device=torch.device("cpu"), warn=pytest.fail
-    )
+    on_host = Loader(train, workers=0, device=torch.device("cpu"), warn=pytest.fail)
+    host = TrainingBatches(on_host, TrainConfig(batch_size=100), World())
     for (images, labels, ids), expected in zip(found, host.of_epoch(epoch=1, start=0, steps=None), strict=True):
         assert torch.equal(images.cpu(), expected.images)
         assert torch.equal(labels.cpu(), expected.labels)

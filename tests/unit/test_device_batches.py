@@ -106,7 +106,9 @@ def test_trainer_reads_same_batches_ahead_by_thread(count, augmentation, monkeyp
     train = open_data(DataConfig(dataset="digits", **augmentation)).train
 
     def epoch(start=0):
-        batches = TrainingBatches(train, TrainConfig(batch_size=100), World(1, 2), workers=0, device=CPU, warn=print)
+        batches = TrainingBatches(
+            Loader(train, workers=0, device=CPU, warn=print), TrainConfig(batch_size=100), World(1, 2)
+        )
         found = batches.of_epoch(epoch=3, start=start, steps=None)
         return [(batch.images.tolist(), batch.labels.tolist(), batch.micro.ids.tolist()) for batch in found]
 

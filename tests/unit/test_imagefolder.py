@@ -319,14 +319,8 @@ class TestWorkers:
     def fed(self, folder, *, workers, epoch=0):
         """Return the images and labels of an epoch, augmented."""
         data = DataConfig(dataset="imagefolder", data_dir=str(folder), image_size=16, resized_crop=True, flip=True)
-        batches = TrainingBatches(
-            open_data(data).train,
-            TrainConfig(batch_size=3),
-            World(),
-            workers=workers,
-            device=CPU,
-            warn=print,
-        )
+        loader = Loader(open_data(data).train, workers=workers, device=CPU, warn=print)
+        batches = TrainingBatches(loader, TrainConfig(batch_size=3), World())
         batches = list(batches.of_epoch(epoch=epoch, start=0, steps=None))
         return torch.cat([batch.images for batch in batches]), torch.cat([batch.labels for batch in batches])
 

@@ -15,7 +15,7 @@ from slipway.checkpoint.header import Position
 from trainer.config.settings import DataConfig, TrainConfig
 from trainer.data.augment import crop_flip
 from trainer.data.base import InMemoryDataset, channel_statistics
-from trainer.data.loader import NO_LABEL
+from trainer.data.loader import NO_LABEL, Loader
 from trainer.data.sets import open_data
 from trainer.data.sets.digits import FILE
 from trainer.data.sets.holdout import stratified_split
@@ -200,7 +200,8 @@ class TestFeed:
     )
 
     def training_batches(self, world, **train):
-        return TrainingBatches(self.DATASET, TrainConfig(**train), world, workers=0, device=CPU, warn=pytest.fail)
+        loader = Loader(self.DATASET, workers=0, device=CPU, warn=pytest.fail)
+        return TrainingBatches(loader, TrainConfig(**train), world)
 
     def by_id(self, *, epoch=0, seed=0, start=0, steps=None, rank=0, size=1, **train):
         """Return the samples of one rank, by id."""

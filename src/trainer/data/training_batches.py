@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-
-import torch
 
 from slipway.base.environment import World
 from slipway.base.files import LineFile
 from slipway.checkpoint.header import Position
 from trainer.config.settings import TrainConfig
-from trainer.data.base import Dataset
 from trainer.data.epoch import Epoch
 from trainer.data.loader import Batch, Loader, Stopwatch
 from trainer.data.micro_batches import largest_micro_batch, rank_steps
@@ -32,39 +29,20 @@ def micro_batch_size(train: TrainConfig, ranks: int) -> int:
 class TrainingBatches:
     """Training batches in an order that depends on seed, epoch and position only."""
 
-    def __init__(
-        self,
-        dataset: Dataset,
-        train: TrainConfig,
-        world: World,
-        *,
-        workers: int,
-        device: torch.device,
-        warn: Callable[[str], None],
-        memory_fraction: float = 0.0,
-    ) -> None:
-        """Prepare to read the batches of this rank of ``world`` from ``dataset``; the rest as in Loader."""
-        self.dataset = dataset
+    def __init__(self, loader: Loader, train: TrainConfig, world: World) -> None:
+        """Prepare to read the batches of this rank of ``world`` with ``loader``."""
+        self._loader = loader
         self.batch_size = global_batch_size(train, world.size)
         self._world = world
         self._seed = train.seed
         self._micro_steps = train.grad_accum_steps
         self.waits = Stopwatch()
         """Measures how long training waits for data."""
-        self._loader = Loader(dataset, workers=workers, device=device, warn=warn, memory_fraction=memory_fraction)
-
-    @property
-    def resident_bytes(self) -> int:
-        """Bytes of the data set on the GPU."""
-        return self._loader.resident_bytes
-
-    def close(self) -> None:
-        """End the loader's workers."""
-        self._loader.close()
 
     def of_epoch(self, *, epoch: int, start: int, steps: int | None) -> Iterator[Batch]:
         """Yield this rank's micro-batches of ``epoch`` from sample ``start`` on, for ``steps`` steps or to the end."""
-        found = Epoch(len(self.dataset), seed=self._seed, epoch=epoch, draws=self.dataset.draws)
+        dataset = self._loader.dataset
+        found = Epoch(len(dataset), seed=self._seed, epoch=epoch, draws=dataset.draws)
         plan = rank_steps(
             found,
             start=start,
