@@ -14,7 +14,7 @@ from slipway.base.environment import World
 from slipway.data import device_batches
 from slipway.data.device_batches import on_device, to_device
 from trainer.config.settings import DataConfig, TrainConfig
-from trainer.data.loader import fits
+from trainer.data.loader import Loader, fits
 from trainer.data.sets import open_data
 from trainer.data.training_batches import TrainingBatches
 
