@@ -97,6 +97,11 @@ def test_layers_with_probability_0_are_not_seeded():
     assert hooked(model, user_defined=False) == names
 
 
+def test_recurrent_layers_with_dropout_are_seeded():
+    model = torch.nn.ModuleList(torch.nn.GRU(3, 3, 2, dropout=probability) for probability in (0.0, 0.5))
+    assert hooked(model, user_defined=True) == {"1"}
+
+
 @pytest.mark.parametrize(
     ("arch", "expected"),
     [

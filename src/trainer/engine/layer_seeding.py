@@ -124,6 +124,7 @@ def uses_no_randomness(module: nn.Module) -> bool:
     return cls.__module__.startswith("torch.nn.modules.") and not (
         cls.__module__.endswith((".dropout", ".transformer"))
         or cls.__name__ in {"RReLU", "MultiheadAttention", "FractionalMaxPool2d", "FractionalMaxPool3d"}
+        or (isinstance(module, nn.RNNBase) and module.dropout)
     )
 
 
