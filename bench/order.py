@@ -63,7 +63,7 @@ def peak() -> int:
 def measure(samples: int, *, largest_table: int) -> list[float]:
     """Return the seconds and MB of the first batch, and the microseconds of each further one."""
     torch.set_num_threads(1)
-    permutation.LARGE = epoch.LARGE = largest_table  # type: ignore[misc]
+    permutation.MAX_TABLE = epoch.MAX_TABLE = largest_table  # type: ignore[misc]
     blank: Any = Blank(samples)
     loader = Loader(blank, workers=0, device=torch.device("cpu"), warn=print)
     training = TrainingBatches(loader, TrainConfig(), World())

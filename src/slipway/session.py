@@ -272,10 +272,9 @@ class Session:
 
         Args:
             loader: a DataLoader or any iterable. It must be the same in each attempt.
-            device: move the tensors of each batch there, in any nesting of tuples, named tuples, lists and
-                dictionaries (not of subclasses), and objects by their method ``to``; None: leave all where it is.
-                Copies to a GPU overlap with its work, those of worker processes' batches with the step before; so do
-                not refill memory that the loader has pinned. The values are the same.
+            device: move the tensors of each batch to this device, in tuples, named tuples, lists, dictionaries and
+                other containers that torch's pytree knows, and objects by their method ``to``; None: do not move.
+                Copies of tensors to a GPU are asynchronous, so do not reuse the pinned memory of a batch.
 
         Returns:
             Batches[T]: an iterable that can be iterated once. Its length is the number of remaining batches, if the
@@ -284,7 +283,8 @@ class Session:
 
         Raises:
             StateMismatchError: if the remaining batches are not known for this loader or this number of ranks.
-            SessionError: if ``loader`` is not iterable, or ``device`` is not a device or not here.
+            SessionError: if ``loader`` is not iterable, or if ``device`` is not a device, or a GPU that torch does not
+                find.
         """
         require_iterable(loader)
         self._loops.require_open()

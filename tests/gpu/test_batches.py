@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader, Dataset
 from slipway.base.environment import World
 from slipway.data import device_batches
 from slipway.data.feed import Feed
+from slipway.script.arguments import as_device
 from trainer.config.settings import DataConfig, TrainConfig
 from trainer.data.loader import Loader
 from trainer.data.sets import open_data
@@ -19,9 +20,16 @@ WAYS = {"in its place": (0, 0.0), "ahead": (1, 0.0), "two ahead": (2, 0.0), "res
 """Batches copied ahead, and the fraction of the free memory for the data set."""
 
 
+def delay_copies(place):
+    """Let the next copies to a GPU begin about 10 ms later."""
+    if place and place.type == "cuda":
+        with torch.cuda.stream(device_batches._copy_stream(place)):
+            torch.cuda._sleep(20_000_000)
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_trainer_gets_same_batches_in_each_way(way, device, monkeypatch, record):
-    """Each batch is read after the next ones have been copied, and after work that delays the step's stream."""
+    """Each batch is read after work that delays the step's stream, and copied after a delay of its stream."""
     train = open_data(AUGMENTED).train
     ahead, fraction = WAYS[way]
     monkeypatch.setattr(device_batches, "AHEAD", {device: ahead} if ahead else {})
@@ -33,6 +41,7 @@ def test_trainer_gets_same_batches_in_each_way(way, device, monkeypatch, record)
     began, found = time.perf_counter(), []
     for batch in batches.of_epoch(epoch=1, start=0, steps=None):
         busy = busy @ busy
+        delay_copies(place)
         found.append((batch.images.to(place).clone(), batch.labels.to(place).clone(), batch.micro.ids))
     record(ms=1e3 * (time.perf_counter() - began))
     monkeypatch.setattr(device_batches, "AHEAD", {})
@@ -61,12 +70,13 @@ def test_session_gets_same_batches_on_device(workers, device):
         busy, found = torch.zeros(2000, 2000, device=device), []
         for batch in batches:
             busy = busy @ busy
+            delay_copies(place)
             index, text = batch["pair"]
             found.append((batch["image"].clone(), type(batch["pair"]), index.tolist(), text))
         feed.close()
         return found
 
-    for (image, *rest), (expected, *others) in zip(read(torch.device(device)), read(None), strict=True):
+    for (image, *rest), (expected, *others) in zip(read(as_device("batches", device)), read(None), strict=True):
         assert image.device.type == device
         assert torch.equal(image.cpu(), expected)
         assert rest == others

@@ -234,7 +234,7 @@ def test_without_room_for_snapshot_save_waits_for_transfer(free, blocks, pending
 
 def test_failed_transfer_is_failed_save(store, streams, monkeypatch, caplog):
     monkeypatch.setattr(host_copies, "MAX_POLLS", 3)
-    streams.failing = 2  # the first transfer: the snapshot takes two operations, one for each dtype
+    streams.failing = 3  # the first transfer: the snapshot takes three operations
     saver = saving_into(store)
     save(saver, filled(1.0), step=1)
     with pytest.raises(NotSavedError):

@@ -133,7 +133,7 @@ def test_global_batches_hold_each_sample_once_and_feed_every_rank(samples, ranks
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("sizes", [(2, 1, 2), (1, 3, 4), (4, 1, 1), (3, 2, 7)])
 def test_epoch_over_changing_world_sizes_yields_each_sample_once(sizes, large, monkeypatch):
-    monkeypatch.setattr("slipway.rng.permutation.LARGE", 100 if large else 1000)
+    monkeypatch.setattr("slipway.rng.permutation.MAX_TABLE", 100 if large else 1000)
     data = Noisy(203)
     loader = DataLoader(data, 5, sampler=Sampler(data))
     seen, done, origin = [], 0, Origin()
@@ -167,7 +167,7 @@ def test_sampler_within_batch_sampler_is_refused():
 
 @pytest.mark.parametrize("workers", [{}, {"num_workers": 2, "persistent_workers": True}], ids=str)
 def test_pass_over_large_dataset_resumes_at_any_batch(workers, monkeypatch):
-    monkeypatch.setattr("slipway.rng.permutation.LARGE", 100)
+    monkeypatch.setattr("slipway.rng.permutation.MAX_TABLE", 100)
     data = Noisy(203)
     loader = DataLoader(data, 5, sampler=Sampler(data), **workers)
     replay = SkippingSource(loader)
@@ -257,10 +257,18 @@ class TestFeed:
         assert len(list(feed.begin(loader, epoch=0).batches)) == 6
         assert not feed.is_resuming
 
-    def test_sample_order_of_other_version_is_refused(self):
-        facts = {"places": [[0, 2, 6, 2, SAMPLES, [], {}]], "origin": [0, 0], "samples": 0, "order": ORDER_VERSION + 1}
+    @pytest.mark.parametrize("batch", [0, 2])
+    def test_sample_order_of_other_version_is_refused(self, batch):
+        """Also at the end of an epoch; of torch's samplers the order has not changed."""
+        places = [[0, batch, 6, batch, SAMPLES, [], {}]]
+        facts = {"places": places, "origin": [0, 0], "samples": 0, "order": ORDER_VERSION + 1}
+        data, feed = Noisy(), self.feed()
+        feed.resume(facts, 5)
         with refused("order-version", ORDER_VERSION + 1, ORDER_VERSION):
-            self.feed().resume(facts, 5)
+            feed.begin(DataLoader(data, 4, sampler=Sampler(data)), epoch=0)
+        feed = self.feed()
+        feed.resume(facts, 5)
+        assert len(list(feed.begin(DataLoader(data, 4, shuffle=True), epoch=0).batches)) == 6 - batch
 
     def test_ranks_resume_at_separate_positions(self):
         places = [[0, 2, 6, 2, SAMPLES, [], {}], [0, 5, 6, 5, SAMPLES, [], {}]]

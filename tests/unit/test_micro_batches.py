@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from slipway.data.sampler import share
-from slipway.rng.permutation import LARGE, ORDER_VERSION
+from slipway.rng.permutation import MAX_TABLE, ORDER_VERSION
 from trainer.config.settings import TrainConfig
 from trainer.data.epoch import Epoch
 from trainer.data.micro_batches import rank_share, rank_steps
@@ -144,11 +144,11 @@ def test_each_sample_is_evaluated_by_exactly_one_rank(samples, size):
     assert np.concatenate(shares).tolist() == list(range(samples))
 
 
-@pytest.fixture(params=[10, LARGE], ids=["computed", "table"])
+@pytest.fixture(params=[10, MAX_TABLE], ids=["computed", "table"])
 def largest_table(request, monkeypatch):
     """Let the orders and draws of the test be computed on demand, or from tables."""
     for module in ("slipway.rng.permutation", "trainer.data.epoch"):
-        monkeypatch.setattr(f"{module}.LARGE", request.param)
+        monkeypatch.setattr(f"{module}.MAX_TABLE", request.param)
 
 
 def whole_order(samples, **place):
@@ -189,7 +189,7 @@ def test_augmentation_draws_match_recorded_values():
 def test_augmentation_draws_from_table_equal_computed_ones(monkeypatch):
     ids = np.array([99, 0, 7, 7])
     table = Epoch(100, seed=2, epoch=3, draws=4).draws(ids)
-    monkeypatch.setattr("trainer.data.epoch.LARGE", 10)
+    monkeypatch.setattr("trainer.data.epoch.MAX_TABLE", 10)
     assert np.array_equal(Epoch(100, seed=2, epoch=3, draws=4).draws(ids), table)
 
 

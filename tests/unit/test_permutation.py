@@ -6,15 +6,15 @@ from collections import Counter
 import pytest
 import torch
 
-from slipway.rng.permutation import BLOCK, LARGE, LARGEST, ORDER_VERSION, Permutation
+from slipway.rng.permutation import BLOCK, MAX_LENGTH, MAX_TABLE, ORDER_VERSION, Permutation
 
 SIZES = [0, 1, 2, 3, 5, 10, 100, 999, 1000, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 17]
 
 
-@pytest.fixture(params=[0, LARGE], ids=["blocks", "table"])
+@pytest.fixture(params=[0, MAX_TABLE], ids=["blocks", "table"])
 def largest_table(request, monkeypatch):
     """Let permutations of the test be computed in blocks, or from tables."""
-    monkeypatch.setattr("slipway.rng.permutation.LARGE", request.param)
+    monkeypatch.setattr("slipway.rng.permutation.MAX_TABLE", request.param)
 
 
 @pytest.mark.parametrize("length", SIZES)
@@ -39,16 +39,16 @@ def test_invalid_indices_and_lengths_are_refused():
             permutation[place]
     with pytest.raises(ValueError, match="slices of step 1"):
         permutation[::2]
-    for length in (-1, LARGEST + 1):
+    for length in (-1, MAX_LENGTH + 1):
         with pytest.raises(ValueError, match=r"0 to 2\*\*62"):
             Permutation(length, key=1)
 
 
 def test_largest_permutation_has_valid_distinct_numbers():
-    permutation = Permutation(LARGEST, key=1)
-    found = permutation.between(LARGEST - 1000, LARGEST)
+    permutation = Permutation(MAX_LENGTH, key=1)
+    found = permutation.between(MAX_LENGTH - 1000, MAX_LENGTH)
     assert len(set(found.tolist())) == 1000
-    assert 0 <= found.min() < found.max() < LARGEST
+    assert 0 <= found.min() < found.max() < MAX_LENGTH
 
 
 def test_permutations_match_recorded_values():

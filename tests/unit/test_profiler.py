@@ -11,7 +11,7 @@ import torch
 from messages import assert_warning, refused
 from slipway.base.environment import World
 from trainer.config.settings import Launch
-from trainer.engine.profiler import BACKWARD, DATA, FORWARD, PARTS, describe, part, profiler_for, warn_if_missed
+from trainer.engine.profiler import BACKWARD, DATA, FORWARD, PARTS, describe, profiled, profiler_for, warn_if_missed
 
 ALONE = World()
 
@@ -25,7 +25,7 @@ def micro_batches(epochs, *, total=2):
 def work(profiler, epochs, *, total=2):
     for batches in micro_batches(epochs, total=total):
         for _ in profiler.watch(batches):
-            with part(BACKWARD):
+            with profiled(BACKWARD):
                 torch.ones(50, 50) @ torch.ones(50, 50)
 
 

@@ -60,8 +60,8 @@ class HostCopies:
 
     def __init__(self) -> None:
         """Begin without streams."""
-        self._streams: dict[torch.device, tuple[cuda.Stream, Tensor]] = {}
-        """Each GPU's stream and mark."""
+        self._streams: dict[torch.device, tuple[cuda.Stream, Tensor, Tensor]] = {}
+        """Each GPU's stream, mark, and the byte on the GPU that sets the mark."""
 
     def start(self, pairs: Iterable[Pair]) -> list[Transfer]:
         """Begin to copy tensors to their buffers; the tensors may change as soon as this returns, see the module."""
@@ -74,37 +74,38 @@ class HostCopies:
 
     def _start_on(self, device: torch.device, pairs: Sequence[Pair]) -> Transfer:
         if device not in self._streams:
-            self._streams[device] = cuda.Stream(device), torch.zeros(1, dtype=torch.uint8, pin_memory=True)
-        stream, mark = self._streams[device]
+            mark = torch.zeros(1, dtype=torch.uint8, pin_memory=True)
+            self._streams[device] = cuda.Stream(device), mark, torch.ones_like(mark, device=device)
+        stream, mark, one = self._streams[device]
         mark.zero_()
         tensors = [tensor for tensor, _ in pairs]
         with cuda.stream(stream):
-            snapshot = snapshot_of(tensors, device)
+            snapshot = take_snapshot(tensors, device)
             taken = stream.record_event()
             for copy, (_, buffer) in zip(snapshot or tensors, pairs, strict=True):
                 buffer.copy_(copy, non_blocking=True)
-            mark.copy_(torch.ones_like(mark, device=device), non_blocking=True)
+            mark.copy_(one, non_blocking=True)
             done = stream.record_event()
         (taken if snapshot else done).synchronize()
         return Transfer(snapshot, mark, done)
 
 
-def snapshot_of(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """Return copies of ``tensors`` on the same GPU, made on the current stream; none if twice their size is not free.
+def take_snapshot(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """Return contiguous copies of ``tensors`` on their GPU, made on the current stream; none if it lacks the memory.
 
-    The other half remains for training. Memory that torch's allocator holds does not count as free: it keeps the
-    previous snapshot's memory for the next one, and frees it if training needs more.
+    Twice their size must be free: the other half remains for training. Memory that torch's allocator holds does not
+    count as free: it keeps the previous snapshot's memory for the next one, and frees it if training needs more.
     """
     free, _ = cuda.mem_get_info(device)
     if free < 2 * sum(tensor.nbytes for tensor in tensors):
         return []
     try:
-        copies = [torch.empty_like(tensor) for tensor in tensors]
+        copies = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in tensors]
     except cuda.OutOfMemoryError:
         return []
     floats = []
     for copy, tensor in zip(copies, tensors, strict=True):
-        if tensor.dtype == torch.float32:
+        if tensor.dtype == torch.float32 and tensor.is_contiguous():
             floats.append((copy, tensor))
         else:
             copy.copy_(tensor)

@@ -27,8 +27,9 @@ def on_device(batches: Iterable[T], device: torch.device, *, ahead: bool, thread
     """Yield ``batches`` with their tensors on ``device``.
 
     Args:
-        batches: tensors in tuples, named tuples, lists and dictionaries, nested in any way. Objects with a method
-            ``to``, such as a PackedSequence, are moved by it. All else stays as it is, also other containers.
+        batches: tensors in tuples, named tuples, lists, dictionaries and other containers that torch's pytree knows,
+            nested in any way. Objects with a method ``to``, such as a PackedSequence, are moved by it. All else stays
+            as it is.
         device: where the batches are used, on the stream that is current there when they are yielded.
         ahead: whether batches may be read before they are needed. They are for devices in ``AHEAD``.
         thread: whether another thread then reads them. Otherwise reading blocks the caller, and only copies overlap.
@@ -46,13 +47,15 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     if device.type != "cuda":
         return tensor.to(device)
     if tensor.device.type == "cpu" and not tensor.is_pinned():
-        # Of the same layout, but without overlaps; torch keeps the memory for later batches.
-        tensor = torch.empty_like(tensor, pin_memory=True).copy_(tensor)
+        if type(tensor) is Tensor:  # of the same layout, but without overlaps
+            tensor = torch.empty_like(tensor, pin_memory=True).copy_(tensor)
+        else:  # a subclass, which this keeps
+            tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
 
 
 @dataclass(frozen=True)
-class Copied(Generic[T]):
+class PendingBatch(Generic[T]):
     """A batch whose copy to a device has been enqueued."""
 
     leaves: list[Any]
@@ -80,17 +83,17 @@ class Copied(Generic[T]):
         return leaf if moved is None else moved
 
 
-def _start(batch: T, device: torch.device) -> Copied[T]:
+def _start(batch: T, device: torch.device) -> PendingBatch[T]:
     """Enqueue the copy of the tensors in ``batch``, on a GPU on a separate stream."""
     leaves, structure = tree_flatten(batch, is_leaf=_is_movable)
     if device.type != "cuda":
-        return Copied(_copied(leaves, device), structure, device, None)
+        return PendingBatch(_copied(leaves, device), structure, device, None)
     if all(leaf.device == device for leaf in leaves if _is_dense(leaf)):
-        return Copied(leaves, structure, device, None)
+        return PendingBatch(leaves, structure, device, None)
     stream = _copy_stream(device)
     # The device first: a thread's own is GPU 0, where leaving the stream would create a context.
     with torch.cuda.device(device), torch.cuda.stream(stream):
-        return Copied(_copied(leaves, device), structure, device, stream.record_event())
+        return PendingBatch(_copied(leaves, device), structure, device, stream.record_event())
 
 
 def _copied(leaves: list[Any], device: torch.device) -> list[Any]:
@@ -127,8 +130,8 @@ def _read(items: Iterator[T], ahead: int) -> Iterator[T]:
 
 def _read_by_thread(items: Iterator[T], ahead: int) -> Iterator[T]:
     """Yield ``items``, of which another thread reads up to ``ahead`` before they are needed."""
-    with ThreadPoolExecutor(1, "batches") as thread:
-        waiting: deque[Future[Any]] = deque(thread.submit(next, items, END) for _ in range(ahead))
+    with ThreadPoolExecutor(1, "batches") as executor:
+        waiting: deque[Future[Any]] = deque(executor.submit(next, items, END) for _ in range(ahead))
         while (item := waiting.popleft().result()) is not END:
-            waiting.append(thread.submit(next, items, END))
+            waiting.append(executor.submit(next, items, END))
             yield item

@@ -59,6 +59,8 @@ class Feed:
         self.data = Data()
         """Digests of the data that this rank's passes read."""
         self._origin = Origin()
+        self._order_version = ORDER_VERSION
+        """Version of the orders of slipway.Sampler when the run was saved."""
         self._saved: dict[str, Any] | None = None
         self._saved_position = RankPosition()
         self._warned: set[int] = set()
@@ -84,11 +86,8 @@ class Feed:
         Args:
             facts: as the method ``facts`` returned them.
             step: the largest step of any rank.
-
-        Raises:
-            StateMismatchError: if another version of slipway drew the order.
         """
-        require_order_version(facts["order"])
+        self._order_version = facts["order"]
         self._iterations = facts.get("iterations", 0)
         self._settings.resume(facts.get("changed", {}))
         positions = [RankPosition(*each) for each in facts["places"]]
@@ -182,8 +181,8 @@ class Feed:
         """Begin a pass over ``loader``, after the batches that are done; move its batches to ``device`` if given.
 
         Raises:
-            StateMismatchError: if the loader or its data differ from the save, or the number of ranks has changed and
-                this loader cannot continue with another one.
+            StateMismatchError: if the loader or its data differ from the save, if another version of slipway drew its
+                order, or if the number of ranks has changed and this loader cannot continue with another one.
         """
         if id(loader) not in self._warned and has_running_workers(loader):
             warn(
@@ -195,6 +194,8 @@ class Feed:
         self._used.add(id(loader))
         _set_epoch(loader, epoch)
         self._source = self._source_of(loader)
+        if self._skipping and self._skipping.sampler:
+            require_order_version(self._order_version)
         if self._saved and self.number < self._saved_position.number and self._require_same_ranks(self._saved, epoch):
             return Pass(iter(()), None)  # this pass had ended before the save
         saved, self._saved = self._saved, None

@@ -16,9 +16,9 @@ BLOCK = 1 << 15
 divide a larger block among threads, which costs more than it saves."""
 ROUNDS = 6
 """Rounds of the cipher. For very few samples orders are biased: three or four with 4 rounds, five or six with 6."""
-LARGEST = 1 << 62
-LARGE = 1 << 20
-"""Largest number of samples that are shuffled in a table: this takes milliseconds."""
+MAX_LENGTH = 1 << 62
+MAX_TABLE = 1 << 20
+"""Maximum number of samples that are shuffled in a table; this takes milliseconds."""
 ORDER_VERSION = 4
 """Version of the permutations. Checkpoints record it, because only the same version resumes exactly."""
 
@@ -29,7 +29,7 @@ _INCREMENT, _FIRST, _SECOND = (word - (1 << 64) for word in (INCREMENT, FIRST, S
 class Permutation(Sequence[int]):
     """Permutation of 0 to n - 1 that a key selects.
 
-    For n above ``LARGE`` only the current block is in memory. It is computed by a Feistel network on pairs of
+    For n above ``MAX_TABLE`` only the current block is in memory. It is computed by a Feistel network on pairs of
     mixed-radix digits. The product of the radices is slightly more than n. A result that is not below n is enciphered
     again until it is (cycle walking). Source: J. Black, P. Rogaway, Ciphers with arbitrary finite domains, CT-RSA 2002.
     """
@@ -40,11 +40,11 @@ class Permutation(Sequence[int]):
         Raises:
             ValueError: if ``length`` is negative or above 2**62.
         """
-        if not 0 <= length <= LARGEST:
+        if not 0 <= length <= MAX_LENGTH:
             raise ValueError(f"a permutation of {length} numbers: the length must be from 0 to 2**62")
         self._length = length
         self._table: Tensor | None = None
-        if length <= LARGE:
+        if length <= MAX_TABLE:
             self._table = torch.randperm(length, generator=torch.Generator().manual_seed(key))
         self._left = max(1, math.isqrt(max(0, length - 1)) + 1)
         self._right = max(1, -(-length // self._left))

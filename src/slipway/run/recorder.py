@@ -66,7 +66,7 @@ class Recorder:
             tracker.write(record)
 
     def reserve(self, checkpoint: Checkpoint) -> None:
-        """Allocate buffers in the background for checkpoints like ``checkpoint``."""
+        """Allocate buffers for checkpoints like ``checkpoint``: pinned ones now, the others in the background."""
         self._saver.reserve(checkpoint.tensors)
 
     def save(self, checkpoint: Checkpoint) -> None:

@@ -30,7 +30,7 @@ def whole_number(call: str, value: Any) -> int:
 
 
 def as_device(call: str, value: Any) -> torch.device:
-    """Return ``value`` as a device; ``call`` is the method's name, for the message.
+    """Return ``value`` as a device, a GPU with its index; ``call`` is the method's name, for the message.
 
     Raises:
         SessionError: if it is not a device, or a GPU that torch does not find.
@@ -39,11 +39,13 @@ def as_device(call: str, value: Any) -> torch.device:
         device = torch.device(value)
     except (RuntimeError, TypeError) as error:
         raise SessionError("session-arguments", f"{call}(device=...) takes a device, not {_shown(value)}.") from error
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+    if device.type != "cuda":
+        return device
+    if (device.index or 0) >= torch.cuda.device_count():
         raise SessionError(
             "no-gpu", f"{call}(device=...): {device}, but torch finds {torch.cuda.device_count()} GPU(s) here."
         )
-    return device
+    return torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
 
 
 def require_iterable(loader: Any) -> None:

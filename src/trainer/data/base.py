@@ -89,13 +89,14 @@ class InMemoryDataset:
     """Images held as one uint8 tensor [n, c, h, w], indexed and augmented a batch at a time, on the tensor's device."""
 
     images: Tensor
-    """If there are fewer images than labels, sample i has image i modulo their number."""
     labels: Tensor
-    """On the host: int64."""
+    """On the host: int64 [number of samples]."""
     classes: tuple[str, ...]
     mean_std: tuple[Tensor, Tensor]
     padding: int = 0
     flip: bool = False
+    samples: int | None = None
+    """Number of samples if images repeat: sample i then has image i modulo the number of images."""
     in_memory: bool = field(default=True, init=False)
 
     @property
@@ -111,7 +112,7 @@ class InMemoryDataset:
 
     def __len__(self) -> int:
         """Return the number of samples."""
-        return len(self.labels)
+        return len(self.images) if self.samples is None else self.samples
 
     def to(self, device: torch.device) -> InMemoryDataset:
         """Return the data set with its images on ``device``."""

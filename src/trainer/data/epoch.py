@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from slipway.rng.permutation import BLOCK, LARGE, Permutation, hash32
+from slipway.rng.permutation import BLOCK, MAX_TABLE, Permutation, hash32
 from slipway.rng.seeding import Purpose, derive
 from trainer.data.base import Draws, Ids
 
@@ -18,7 +18,7 @@ class Epoch:
         self._order = Permutation(samples, key=derive(seed, Purpose.ORDER, epoch))
         self._key, self._count = derive(seed, Purpose.AUGMENTATION, epoch), draws
         self._table: Tensor | None = None
-        if draws and samples <= LARGE:  # a batch's numbers are found faster than computed
+        if draws and samples <= MAX_TABLE:  # a batch's numbers are found faster than computed
             self._table = torch.cat([self._draw(ids) for ids in torch.arange(samples).split(BLOCK)])
 
     def __len__(self) -> int:

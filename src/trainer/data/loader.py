@@ -102,7 +102,7 @@ def _start_worker(worker: int) -> None:
 class Loader:
     """Turns micro-batches of sample ids into batches with data on the device.
 
-    For a GPU, another thread fetches images from data sets in memory. The values never depend on how they are read.
+    For a GPU, another thread fetches images from data sets in memory. The way of reading does not change the values.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class Loader:
         plan, ahead = itertools.tee(plan)
         requests = (_Request(micro.ids, draws(micro.ids)) for micro in ahead)
         batches = itertools.starmap(self._batch, zip(plan, self._fetch(requests), strict=True))
-        if self.resident_bytes or self._device.type not in device_batches.AHEAD:  # they are there
+        if self.resident_bytes or self._device.type not in device_batches.AHEAD:  # already on the device
             return batches
         return device_batches.on_device(batches, self._device, ahead=True, thread=self.dataset.in_memory)
 

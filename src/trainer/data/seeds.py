@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 DROPOUT, SYNTHETIC, SPLIT, AERIAL = range(2, 6)
-"""Purposes of streams, so that streams with the same seed, epoch and rank differ."""
+"""Purposes of streams, so that streams with the same seed, epoch and rank differ; earlier versions used 0 and 1."""
 
 
 def stream(purpose: int, *key: int) -> np.random.Generator:

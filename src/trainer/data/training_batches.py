@@ -42,9 +42,9 @@ class TrainingBatches:
     def of_epoch(self, *, epoch: int, start: int, steps: int | None) -> Iterator[Batch]:
         """Yield this rank's micro-batches of ``epoch`` from sample ``start`` on, for ``steps`` steps or to the end."""
         dataset = self._loader.dataset
-        found = Epoch(len(dataset), seed=self._seed, epoch=epoch, draws=dataset.draws)
+        order = Epoch(len(dataset), seed=self._seed, epoch=epoch, draws=dataset.draws)
         plan = rank_steps(
-            found,
+            order,
             start=start,
             steps=steps,
             batch_size=self.batch_size,
@@ -52,7 +52,7 @@ class TrainingBatches:
             size=self._world.size,
             micro_steps=self._micro_steps,
         )
-        return self.waits.timed(self._loader.batches(plan, draws=found.draws))
+        return self.waits.timed(self._loader.batches(plan, draws=order.draws))
 
 
 def recorded(batches: Iterator[Batch], path: Path, *, position: Position) -> Iterator[Batch]:

@@ -44,7 +44,7 @@ VALUES: Mapping[str, list[Any]] = {
 BF16_CAPABILITY = (8, 0)
 """Lowest compute capability whose tensor cores multiply bf16: NVIDIA A100 Tensor Core GPU Architecture, 2020."""
 BF16_FLOP_PER_OPERATOR = 2e9
-"""FLOP per operator from which bf16 and NHWC are faster on a GPU; below, launches take longest, and autocast adds some.
+"""Minimum FLOP per operator for bf16 and NHWC on a GPU. Below it, kernel launches dominate, and autocast adds more.
 
 From an H100, all rows of "float32 and bf16 with NHWC" in docs/gpu.md: ResNet-50 at 224 with batch 128 (6.7 GFLOP an
 operator) is 2.08 times as fast in bf16, the MNIST CNN with batch 64 (0.13) slower. The nearest rows have 1.9 (ResNet-18
@@ -101,7 +101,9 @@ def settle_precision(
             if checkpoint:
                 values = saved(checkpoint.header)
             else:
-                values = values_for_run(settings, bf16=lambda: everywhere and bf16_pays(settings, comm, model, shape))
+                values = values_for_run(
+                    settings, bf16=lambda: everywhere and bf16_is_faster(settings, comm, model, shape)
+                )
             # Horovod sends contiguous gradients only.
             return {AMP: values[AMP], LAYOUT: values[LAYOUT] and backend != "horovod"}
 
@@ -174,7 +176,7 @@ def saved(header: Header) -> dict[str, Any]:
 
 
 def values_for_run(settings: Settings, *, bf16: Callable[[], bool]) -> dict[str, Any]:
-    """Return precision and memory layout of a new run; ``bf16``: whether all devices multiply it, and it pays.
+    """Return precision and memory layout of a new run; ``bf16``: whether all devices have it, and it should be faster.
 
     bf16 has the range of float32, so the loss needs no scaling. A user-defined model is trained as written, because it
     may depend on the dtypes or strides of its tensors. Autocast supports one device type only.
@@ -188,7 +190,7 @@ def values_for_run(settings: Settings, *, bf16: Callable[[], bool]) -> dict[str,
     return {AMP: amp, LAYOUT: amp != "none"}
 
 
-def bf16_pays(settings: Settings, comm: Communicator, model: nn.Module, shape: Shape) -> bool:
+def bf16_is_faster(settings: Settings, comm: Communicator, model: nn.Module, shape: Shape) -> bool:
     """Return whether a step is expected to be faster in bf16 and NHWC, on devices that multiply bf16.
 
     On a GPU the operators of the largest micro-batch must be large enough (BF16_FLOP_PER_OPERATOR). A model that cannot

@@ -103,7 +103,7 @@ def evaluate(
         largest_share = -(-limit // world.size)
         batches = watch(batches, -(-largest_share // batch_size))
     for batch in batches:
-        labels, logits = batch.labels.to(device), learner.logits(batch.images)
+        labels, logits = batch.labels, learner.logits(batch.images)
         ids = to_device(torch.from_numpy(batch.micro.ids), device)
         if batch.bad:
             counted = labels != NO_LABEL

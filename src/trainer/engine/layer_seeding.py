@@ -26,10 +26,10 @@ FAMILIES = (
 
 Families that are not listed, such as future ones, keep a hook on each module.
 """
-WITHOUT_DRAWS = frozenset(
+MODULES_WITHOUT_DRAWS = frozenset(
     {"trainer.model.small", "torchvision.ops.misc", *(f"torchvision.models.{name}" for name in FAMILIES)}
 )
-"""Files whose modules draw no random numbers outside the layers that they call."""
+"""Python modules whose layers draw random numbers only in the layers that they call."""
 
 
 class Seeder(Protocol):
@@ -133,7 +133,7 @@ def draws_nothing(module: nn.Module) -> bool:
 
     A layer with probability 0 draws none; its attribute is ``p``, or ``dropout`` for attention.
     """
-    if uses_no_randomness(module) or type(module).__module__ in WITHOUT_DRAWS:
+    if uses_no_randomness(module) or type(module).__module__ in MODULES_WITHOUT_DRAWS:
         return True
     return 0 in (getattr(module, "p", None), getattr(module, "dropout", None))
 

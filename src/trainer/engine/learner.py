@@ -20,7 +20,7 @@ from trainer.config.plugin import SEPARATOR
 from trainer.config.settings import Config
 from trainer.data.loader import NO_LABEL, Batch
 from trainer.engine.layer_seeding import ModuleSeeder, Seeder, StepSeeder, seeder_of
-from trainer.engine.profiler import BACKWARD, FORWARD, UPDATE, part
+from trainer.engine.profiler import BACKWARD, FORWARD, UPDATE, profiled
 from trainer.model import Shape
 from trainer.model.compilation import compile_in_place, require_compiler
 from trainer.model.normalise import Normalise
@@ -158,10 +158,10 @@ class Learner:
         for batch in batches:
             with nullcontext() if batch.micro.last else self.strategy.no_sync(self.replica):
                 images = self.prepare(batch)
-                with part(FORWARD), self.forward(batch):
+                with profiled(FORWARD), self.forward(batch):
                     logits = self.replica(images)
                 loss = self.loss(batch, logits)
-                with part(BACKWARD):
+                with profiled(BACKWARD):
                     loss.backward()
 
     def _step_timer(self) -> Measure | None:
@@ -220,7 +220,7 @@ class Learner:
 
     def step(self) -> None:
         """Take an optimizer step with the accumulated gradients, and update the moving average."""
-        with part(UPDATE), self.strategy.synchronized_gradients(self.optimizer):
+        with profiled(UPDATE), self.strategy.synchronized_gradients(self.optimizer):
             if self._clip:
                 self.scaler.unscale_(self.optimizer)
                 nn.utils.clip_grad_norm_(self.model.parameters(), self._clip)

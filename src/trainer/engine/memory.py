@@ -148,10 +148,10 @@ def report(
     """Log the memory that each of ``stages`` needs on its entry in ``devices``.
 
     Args:
-        stages: what they need.
-        devices: of the stages.
+        stages: memory of each stage.
+        devices: device of each stage.
         local_ranks: number of ranks that share the node.
-        resident: bytes of the data sets on each device.
+        resident: bytes of data sets on each device.
 
     Raises:
         ConfigError: if a device has less memory than its stages need.

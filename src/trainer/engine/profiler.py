@@ -56,7 +56,7 @@ class Profiler:
             while True:
                 if begins and self._done + 1 == self._steps.start:
                     self._start()
-                with part(DATA):
+                with profiled(DATA):
                     batch = next(batches, None)
                 if batch is None:
                     return
@@ -103,7 +103,7 @@ class Profiler:
             log.info("profile of %s; open it in https://ui.perfetto.dev: %s", describe(found), trace)
 
 
-def part(name: str) -> AbstractContextManager[Any]:
+def profiled(name: str) -> AbstractContextManager[Any]:
     """Return a context that marks a part of a step in an active profile; without a profile it does nothing."""
     is_active = torch.autograd.profiler._is_profiler_enabled  # noqa: SLF001 -- torch's flag for such checks
     return record_function(name) if is_active else contextlib.nullcontext()

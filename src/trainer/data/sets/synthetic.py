@@ -21,6 +21,7 @@ def synthetic(config: DataConfig) -> Splits:
     classes = tuple(map(str, range(config.synthetic_classes)))
     statistics = channel_statistics(pool)
     train, validation = (
-        InMemoryDataset(pool, part, classes, statistics) for part in (labels, labels[: max(1, count // 8)])
+        InMemoryDataset(pool, part, classes, statistics, samples=len(part))
+        for part in (labels, labels[: max(1, count // 8)])
     )
     return Splits(train, validation)
