@@ -46,7 +46,7 @@ def busy():
 @pytest.mark.parametrize("stream", ["the same stream", "another stream"])
 def test_checkpoint_holds_state_at_save(way, stream, tmp_path, *, device, record, monkeypatch):
     if way == "no room for a snapshot":
-        monkeypatch.setattr(host_copies, "snapshot_of", lambda *_: [])
+        monkeypatch.setattr(host_copies, "take_snapshot", lambda *_: [])
     (tmp_path / "checkpoints").mkdir()
     store, state = CheckpointStore(tmp_path / "checkpoints", keep=1), build(device)
     saver, seconds = saving_into(store), []
