@@ -4,7 +4,7 @@
 stream and in any thread:
 
 1. It waits for all streams of the GPUs, so that the copies include all work launched before.
-2. A stream of its own copies the tensors into a snapshot in GPU memory, and ``start`` waits for that.
+2. A separate stream copies the tensors into a snapshot in GPU memory, and ``start`` waits for that.
 3. The same stream transfers the snapshot to pinned buffers. Only the writer's thread waits for that.
 
 A snapshot takes GPU memory of the tensors' size until it is transferred. If the GPU has too little memory, ``start``

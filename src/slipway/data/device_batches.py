@@ -30,7 +30,7 @@ def on_device(batches: Iterable[T], device: torch.device, *, ahead: bool, thread
         batches: tensors in tuples, named tuples, lists, dictionaries and other containers that torch's pytree knows,
             nested in any way. Objects with a method ``to``, such as a PackedSequence, are moved by it. All else stays
             as it is.
-        device: where the batches are used, on the stream that is current there when they are yielded.
+        device: device of the step. On a GPU its current stream waits for the copies.
         ahead: whether batches may be read before they are needed. They are for devices in ``AHEAD``.
         thread: whether another thread then reads them. Otherwise reading blocks the caller, and only copies overlap.
     """

@@ -119,7 +119,7 @@ class Loader:
         Args:
             dataset: the data set.
             workers: processes that read files.
-            device: where the batches are used.
+            device: device of the step.
             warn: is called with a message for each image that cannot be decoded.
             memory_fraction: a data set in memory is moved to a GPU if it needs at most this fraction of the free memory
                 there.
