@@ -13,7 +13,7 @@ check_inputs() {
         0) find_python ;;
     esac
     if [ -n "$SLIPWAY_SCRIPT" ]; then
-        require no-script file SLIPWAY_SCRIPT
+        [[ $SLIPWAY_SCRIPT == "-m "* ]] || require no-script file SLIPWAY_SCRIPT
     elif [ -n "${SLIPWAY_CONFIG:-}" ]; then
         require no-script file SLIPWAY_CONFIG
     fi
@@ -28,7 +28,9 @@ check_inputs() {
 set_binds() {
     local path
     data_image=''
-    if [ -n "$SLIPWAY_SCRIPT" ]; then
+    if [[ $SLIPWAY_SCRIPT == "-m "* ]]; then
+        bind_paths+=("$PWD") # where Python looks for the module
+    elif [ -n "$SLIPWAY_SCRIPT" ]; then
         bind_paths+=("$SLIPWAY_SCRIPT" "$(dirname -- "$SLIPWAY_SCRIPT")")
     elif [ -n "${SLIPWAY_CONFIG:-}" ]; then
         bind_paths+=("$SLIPWAY_CONFIG")

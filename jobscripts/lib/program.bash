@@ -27,7 +27,8 @@ choose_program() {
     program=()
     [ -z "${SLIPWAY_PROFILER:-}" ] || program=("$lib/profile_rank.py")
     if [ -n "$SLIPWAY_SCRIPT" ]; then
-        program+=("$SLIPWAY_SCRIPT" "$@")
+        [[ $SLIPWAY_SCRIPT != "-m "* ]] || program+=(-m)
+        program+=("${SLIPWAY_SCRIPT#-m }" "$@")
         # Python imports sitecustomize.py from this folder.
         [ "$SLIPWAY_ADAPT" = 0 ] ||
             export_to_ranks PYTHONPATH="$lib${PYTHONPATH:+:$PYTHONPATH}"

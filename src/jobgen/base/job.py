@@ -137,6 +137,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """GPUs per rank. A job requests only the GPUs of its ranks."""
     minutes: int = 60
     """Time limit of one attempt."""
+    mem_per_node: str = ""
+    """Memory per node, such as 64G; "": a share of the site's ``mem``."""
     save_seconds: int = 120
     """Maximum duration of a save in seconds, from the warning to the checkpoint on disk."""
     max_requeues: int = 10

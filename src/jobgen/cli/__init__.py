@@ -11,6 +11,7 @@ from typing import List, Optional
 from jobgen.base.errors import JobgenError, note, say, warn
 from jobgen.batch.study.options import add_study
 from jobgen.batch.sweep.options import add_sweep
+from jobgen.run.options import add_run, variables
 from slipway.base.contract import VERSION
 from slipway.base.errors import error_line
 from slipway.base.parser import Parser
@@ -22,7 +23,11 @@ def main(argv: Optional[List[str]] = None) -> int:
     os.umask(umask | 0o022)  # jobs run the written scripts
     given = sys.argv[1:] if argv is None else argv
     end = given.index("--") if "--" in given else len(given)
-    arguments = parser().parse_args(_joined(given[:end]))
+    top = parser()
+    arguments, unknown = top.parse_known_args(_joined(given[:end]))
+    if unknown:
+        hint = "; arguments of the program follow after --, and options of the scheduler are --set options.NAME=VALUE"
+        top.error(f"unrecognized arguments: {' '.join(unknown)}{hint * hasattr(arguments, 'program')}")
     arguments.arguments = given[end + 1 :]
     arguments.umask = umask
     try:
@@ -62,6 +67,7 @@ def parser() -> argparse.ArgumentParser:
     top: argparse.ArgumentParser = Parser(prog="jobgen", description=about)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
+    add_run(commands).set_defaults(command=_run)
     job = _job(_SETTINGS)
 
     command = commands.add_parser("render", parents=[job], help="write a job script")
@@ -149,6 +155,16 @@ def _where(settings: str) -> argparse.ArgumentParser:
     job.add_argument("--site", required=True, help="where to run: a file in jobscripts/sites, or its name")
     job.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help=settings)
     return job
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from jobgen.run.command import run  # noqa: PLC0415 -- keeps `--help` fast
+    from jobgen.run.job import Job  # noqa: PLC0415
+
+    own = {"command", "arguments", "umask", "program", "follow", "dry_run", "env"}
+    wanted = {name: value for name, value in vars(arguments).items() if name not in own}
+    job = Job(arguments.program, *arguments.arguments, env=variables(arguments.env), **wanted)
+    return run(job, dry_run=arguments.dry_run, follow=arguments.follow, umask=arguments.umask)
 
 
 def _render(arguments: argparse.Namespace) -> int:

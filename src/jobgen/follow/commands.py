@@ -78,7 +78,7 @@ def status(name: str, *, as_json: bool) -> int:
         for line in sweeps.lines_of(record, sweeps.results_of(record)):
             say(line)
     else:
-        _show(*_target(name))
+        _show(*target_of(name))
     return 0
 
 
@@ -93,7 +93,7 @@ def _facts(record: Optional[RunSet[Any, Any]], name: str) -> List[Dict[str, Any]
     """Return the facts of each run that ``name`` refers to; for ``record``, with the states of its table."""
     if record:
         return [{**each.run.facts(), "state": each.state, "line": each.about} for each in states_of(record)]
-    return [run.facts() for run in _target(name)[0].runs]
+    return [run.facts() for run in target_of(name)[0].runs]
 
 
 def _show(target: Target, seen: Optional[List[Seen]]) -> None:
@@ -120,12 +120,12 @@ def logs(name: str, *, follow: bool) -> int:
     Raises:
         JobgenError: if the job has ended and its log cannot be found.
     """
-    target, seen = _target(name)
+    target, seen = target_of(name)
     target.require_single_run()
     seen = target.look() if seen is None else seen
     shown, position, asked, said = None, 0, time.monotonic(), ""
     while True:
-        over = not follow or _has_ended(target, seen)  # check before reading, so that no output is missed
+        over = not follow or has_ended(target, seen)  # check before reading, so that no output is missed
         path = _log(target, seen)
         if path and path.is_file():
             shown, position = path, _copy(path, position if path == shown else 0)
@@ -148,9 +148,9 @@ def cancel(name: str) -> int:
     Raises:
         JobgenError: if the job has ended, or cannot be cancelled from this machine.
     """
-    target, seen = _target(name)
+    target, seen = target_of(name)
     seen = target.look() if seen is None else seen
-    if _has_ended(target, seen):
+    if has_ended(target, seen):
         raise JobgenError("already-ended", f"{target} has already ended.")
     if target.job and target.queue and seen:
         command = target.queue.cancel(target.job, seen)
@@ -170,7 +170,7 @@ def cancel(name: str) -> int:
     return 0
 
 
-def _target(name: str) -> Tuple[Target, Optional[List[Seen]]]:
+def target_of(name: str) -> Tuple[Target, Optional[List[Seen]]]:
     """Return the target of ``name``, and the scheduler's answer if finding the target required a query, else None."""
     if name and (Study.is_in(Path(name)) or Sweep.is_in(Path(name))):
         raise JobgenError("several-runs", f"{name} contains many runs: give one of its run folders, or a job number.")
@@ -241,7 +241,7 @@ def _asked(job: JobId, runs: List[Run]) -> Tuple[Target, Optional[List[Seen]]]:
     )
 
 
-def _has_ended(target: Target, seen: List[Seen]) -> bool:
+def has_ended(target: Target, seen: List[Seen]) -> bool:
     if seen:
         return all(job.phase == "ended" for job in seen)
     return target.queue is not None or (bool(target.runs) and all(run.ended for run in target.runs))

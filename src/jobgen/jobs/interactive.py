@@ -10,10 +10,10 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Iterator, List, Optional
+from typing import Iterator, List, Mapping, Optional
 
 from jobgen.base.errors import JobgenError, note
-from jobgen.jobs.submit import Submission, check_command, environment_without_job, examine, is_standalone, tell
+from jobgen.jobs.submit import check_command, environment_without_job, examine, is_standalone, tell
 from jobgen.render.files import job_of
 from jobgen.render.script import render_shell
 from jobgen.schedulers import scheduler_of
@@ -52,7 +52,7 @@ def open_shell(site: str, settings: List[str], words: List[str], *, umask: int, 
     with folder:
         path = Path(folder.name, "shell")
         path.write_text(text, encoding="utf-8")
-        return _run(session, scheduler.interactive(job, str(path)), umask=umask)
+        return run_at_terminal(scheduler.interactive(job, str(path)), session.environment, umask=umask)
 
 
 def _of_folder(folder: Path) -> Iterator[JobgenError]:
@@ -67,8 +67,12 @@ def _unwritable(folder: Path, number: Optional[int]) -> JobgenError:
     )
 
 
-def _run(session: Submission, command: List[str], *, umask: int) -> int:
-    """Run the command at this terminal and return its exit code, 128 + N after signal N."""
+def run_at_terminal(command: List[str], environment: Mapping[str, str], *, umask: int) -> int:
+    """Run the command at this terminal and return its exit code, 128 + N after signal N.
+
+    Raises:
+        JobgenError: if the command is not on PATH.
+    """
     for fault in check_command(command):
         raise fault
     note(shlex.join(command))
@@ -86,7 +90,7 @@ def _run(session: Submission, command: List[str], *, umask: int) -> int:
     handlers = {signal.SIGINT: lambda *_: None, signal.SIGHUP: lambda *_: None, signal.SIGTERM: terminate}
     before = {name: signal.signal(name, handler) for name, handler in handlers.items()}
     try:
-        process = subprocess.Popen(command, env=session.environment, umask=umask)
+        process = subprocess.Popen(command, env=environment, umask=umask)
         if terminated:  # the signal arrived before the process existed
             process.terminate()
         code = process.wait()

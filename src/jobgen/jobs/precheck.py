@@ -190,7 +190,8 @@ def _check_local_venv(job: Job, wheelhouse: Optional[str]) -> Iterator[JobgenErr
 def _check_inputs(job: Job, settings: Settings) -> Iterator[JobgenError]:
     """Check the user script or the configuration, and the data."""
     if script := settings.get("SLIPWAY_SCRIPT"):
-        yield from need("no-script", "SLIPWAY_SCRIPT", script, "correct it", file=True)
+        if not script.startswith("-m "):
+            yield from need("no-script", "SLIPWAY_SCRIPT", script, "correct it", file=True)
     else:
         path = Path(settings["SLIPWAY_CONFIG"] or "")
         yield from need("no-script", "SLIPWAY_CONFIG", str(find_config(path)), "see configs/", file=True)

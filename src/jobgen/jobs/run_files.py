@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shlex
 import tempfile
 import time
 from functools import cache, cached_property
@@ -58,6 +59,11 @@ class RunFiles:
     def status(self) -> Dict[str, Any]:
         """The status file; {} if it is missing or not complete."""
         return _parsed(self.text(self.path / contract.STATUS))
+
+    def kept_setting(self, name: str) -> str:
+        """Return the value of a setting that job.sh keeps for later attempts; "" if it keeps none."""
+        found = re.search(rf"(?m)^restore_setting {name} (.*)$", self.text(self.path / contract.JOB_SCRIPT))
+        return "".join(shlex.split(found[1])) if found else ""
 
     def log(self, attempt: int, name: str) -> Path:
         """Return the path of an attempt's file ``name``."""

@@ -190,7 +190,7 @@ class Run:
     def _without_status(self, number: int, code: str) -> Progress:
         """Return the progress of a user script, or before training begins, from the job script's files alone."""
         files = self._files
-        own = re.search(r"(?m)^restore_setting SLIPWAY_SCRIPT (?!''$)", files.text(self.path / contract.JOB_SCRIPT))
+        own = files.kept_setting("SLIPWAY_SCRIPT")
         what = f"attempt {number} (user script)" if own else f"attempt {number}"
         if code:
             before = "" if own or code == "0" else " before training began"

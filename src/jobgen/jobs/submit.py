@@ -65,13 +65,18 @@ def submit(spec: str, site: str, settings: List[str], arguments: List[str], *, d
         spec, site, settings, arguments, environment_without_job(), dry_run=dry_run, test_only=test_only
     )
     if dry_run:
-        code = tell([submission])
-        sys.stdout.write(submission.script)
-        _show_settings(submission)
         command = scheduler_of(submission.job.scheduler).submission("SCRIPT", arguments)
-        note(f"would submit it with: {shlex.join(command)}")
-        return code
+        return show(submission, command)
     return run_submit_command(submission, submission.script, test_only=test_only).returncode
+
+
+def show(submission: Submission, command: Sequence[str]) -> int:
+    """Print the script, its settings, errors and the ``command`` for a dry run; return the exit code of the errors."""
+    code = tell([submission])
+    sys.stdout.write(submission.script)
+    _show_settings(submission)
+    note(f"would run: {shlex.join(command)}")
+    return code
 
 
 def prepare(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shlex
 from pathlib import Path
@@ -52,6 +53,15 @@ def job_of(spec: str, site: str, settings: List[str], *, output: Optional[str] =
     return resolve(*loaded, origin=[*origin, *(["--output", output] if output else [])])
 
 
+def site_of(site: str, settings: List[str]) -> Site:
+    """Return the site of the file or name ``site``, with ``settings`` of site fields.
+
+    Raises:
+        JobgenError: if it cannot be read.
+    """
+    return load(_find(site, "sites")[0], settings, Site)
+
+
 def script_of(
     job: Job, *, output: Optional[str] = None, standalone: bool = False, given: Mapping[str, str] = NOTHING
 ) -> str:
@@ -62,6 +72,28 @@ def script_of(
     """
     path = output or job.spec.name + scheduler_of(job.scheduler).suffix
     return render(job, path=path, given=given, standalone=standalone)
+
+
+class Origin(NamedTuple):
+    """The command in a script's header that generates it."""
+
+    spec: str
+    site: str
+    settings: List[str]
+
+
+def origin_in(script: Path) -> Origin:
+    """Return the origin of a job script, of which a run folder has a copy.
+
+    Raises:
+        JobgenError: if the script cannot be read, or its header has no command of `jobgen render`.
+    """
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("spec")
+    parser.add_argument("--site")
+    parser.add_argument("--set", dest="settings", action="append", default=[])
+    given, _ = parser.parse_known_args(_rendering(script)[1][2:])
+    return Origin(given.spec, given.site, given.settings)
 
 
 class Stale(NamedTuple):
@@ -99,27 +131,32 @@ def _scripts_of(path: Path) -> List[Path]:
     return paths
 
 
-def _compare(path: Path, parse: Callable[[List[str]], Any]) -> Stale:
-    from difflib import unified_diff  # noqa: PLC0415 -- rendering needs none of it
-
+def _rendering(path: Path) -> Tuple[str, List[str]]:
+    """Return a script's text, and the words of the command that generates it."""
     try:
         text = read_head(str(path), limit=LIMIT).decode(errors="replace")
     except (OSError, ValueError) as error:
         raise JobgenError("cannot-read", f"cannot read {path}: {getattr(error, 'strerror', error)}.") from error
-    command = origin_of(text)
     try:
-        words = shlex.split(command)
+        words = shlex.split(origin_of(text))
     except ValueError:  # a quote is open
         words = []
     if words[:2] != ["jobgen", "render"]:
         raise JobgenError(
             "no-job-script", f"{path} has no line `Generated:`, so it is not a script of `jobgen render`."
         )
+    return text, words
+
+
+def _compare(path: Path, parse: Callable[[List[str]], Any]) -> Stale:
+    from difflib import unified_diff  # noqa: PLC0415 -- rendering needs none of it
+
+    text, words = _rendering(path)
     given = parse(words[1:])
     chosen = {"output": given.output, "standalone": given.standalone}
     made = script_of(job_of(given.spec, given.site, given.settings, **chosen), **chosen)
     lines = unified_diff(text.splitlines(), made.splitlines(), str(path), "now", n=0, lineterm="")
-    return Stale(path, command, version_of(text), list(lines))
+    return Stale(path, origin_of(text), version_of(text), list(lines))
 
 
 def folders_of(kind: Literal["specs", "sites"]) -> List[Path]:

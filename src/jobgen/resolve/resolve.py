@@ -60,7 +60,7 @@ def resolve(spec: JobSpec, site: Site, *, origin: List[str]) -> Job:
         ranks_per_node=ranks,
         gpus_per_node=gpus,
         cpus_per_node=cpus,
-        mem_per_node=_mem(site, cpus),
+        mem_per_node=_mem(spec, site, cpus),
         options={**site.options, **(site.cpu_options if on_cpus else {}), **spec.options},
         origin=tuple(origin),
     )
@@ -73,17 +73,21 @@ def _resume(site: Site, scheduler: Scheduler) -> str:
     return next(iter(scheduler.resumes), "none")
 
 
-def _mem(site: Site, cpus: int) -> int:
-    """Return the MiB per node that the job requests: a share of the site's ``mem`` in proportion to its cores."""
+def _mem(spec: JobSpec, site: Site, cpus: int) -> int:
+    """Return the MiB per node that the job requests: the spec's, or a share of the site's, in proportion to cores."""
+    if spec.mem_per_node:
+        return _mebibytes(spec.mem_per_node, f"{spec.name}: mem_per_node")
     if not site.mem:
         return 0
-    found = re.fullmatch(r"([1-9][0-9]{0,6})([MGT])", site.mem, flags=re.ASCII)
-    if not found:
-        raise JobgenError(
-            "bad-value", f"site {site.name}: mem is {site.mem[:60]!r}: write a number with M, G or T, such as '480G'."
-        )
     all_cpus = max(site.gpus_per_node, 1) * site.cpus_per_gpu
-    return int(found[1]) * UNITS[found[2]] * min(cpus, all_cpus) // all_cpus
+    return _mebibytes(site.mem, f"site {site.name}: mem") * min(cpus, all_cpus) // all_cpus
+
+
+def _mebibytes(text: str, what: str) -> int:
+    found = re.fullmatch(r"([1-9][0-9]{0,6})([MGT])", text, flags=re.ASCII)
+    if not found:
+        raise JobgenError("bad-value", f"{what} is {text[:60]!r}: write a number with M, G or T, such as '480G'.")
+    return int(found[1]) * UNITS[found[2]]
 
 
 def _refuse_site(site: Site, scheduler: Scheduler) -> None:

@@ -100,6 +100,8 @@ class Scheduler:
     """Whether it supports a site's ``node_properties``."""
     mpirun_options: Tuple[Word, ...] = ()
     """Options with which an Open MPI built without support for this scheduler finds the nodes."""
+    flags: ClassVar[Dict[str, str]] = {}
+    """Option of the scheduler for each of the flags partition, account, qos and array that it supports."""
     test_option = ""
     """Option of ``submit`` that only prints the expected start time; "": none."""
     time_option = ""
@@ -134,6 +136,10 @@ class Scheduler:
         At most ``at_once`` of them run at the same time; 0: unlimited.
         """
         return None
+
+    def flag_options(self, site: Site) -> Dict[str, str]:  # noqa: ARG002 -- for others
+        """Return ``flags`` at ``site``."""
+        return self.flags
 
     def site_lines(self, job: Job) -> List[Tuple[str, str]]:  # noqa: ARG002 -- for others
         """Return assignments for the scheduler's part of the script library, each with its comment."""

@@ -20,6 +20,10 @@ class NoScheduler(Scheduler):
     one_machine = True
     has_queue = False
 
+    def submission(self, path: str, arguments: List[str]) -> List[str]:
+        """Return the command that runs the script on this machine."""
+        return ["bash", path, *arguments]
+
     def interactive(self, job: Job, path: str) -> List[str]:  # noqa: ARG002 -- not needed
         """Return the command that runs the script on this machine."""
         return ["bash", path]

@@ -187,6 +187,7 @@ class PBS(Scheduler):
         "requeue": "qrerun",
         "chain": "qsub of the next job, with the options of this one",
     }
+    flags: ClassVar[Dict[str, str]] = {"partition": "q", "account": "A", "array": "J"}
     takes_arguments = False
     node_properties = True
     time_option = "walltime"
@@ -212,6 +213,10 @@ class PBS(Scheduler):
         if job.spec.spares or job.spec.shrink:
             rows.append((f"#PBS {TOLERATE[job.site.pbs]}", "a lost node does not end the job: see above"))
         return rows + [(f"#PBS {require_one_line(text)}", SITE) for text in job.site.directives]
+
+    def flag_options(self, site: Site) -> Dict[str, str]:
+        """Return ``flags``, with Torque's option for arrays."""
+        return {**self.flags, **({"array": "t"} if site.pbs == "torque" else {})}
 
     def site_lines(self, job: Job) -> List[Tuple[str, str]]:
         """Return values that PBS does not provide inside a job."""
@@ -252,7 +257,8 @@ class PBS(Scheduler):
 
 
 def _needs(job: Job) -> Dict[str, Option]:
-    again = "n" if job.site.resume == "none" or job.spec.task in BUILDS else "y"
+    once = job.site.resume == "none" and "J" not in job.options  # OpenPBS requires rerunnable arrays (qsub(1B))
+    again = "n" if once or job.spec.task in BUILDS else "y"
     name: Dict[str, Option] = {"S": "/bin/bash", "N": job.spec.name, "j": "oe", "r": again}
     return {**name, **_nodes(job), "walltime": time_limit(job.spec.minutes)}
 

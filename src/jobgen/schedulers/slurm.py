@@ -191,6 +191,7 @@ class Slurm(Scheduler):
     header_text = HEADER_TEXT
     resumes: ClassVar[Dict[str, str]] = {"requeue": "scontrol requeue"}
     early_seconds = 2 * EARLY_SECONDS
+    flags: ClassVar[Dict[str, str]] = {name: name for name in ("partition", "account", "qos", "array")}
     test_option = "--test-only"
     time_option = "time"
     dask_cluster = "SLURMCluster"

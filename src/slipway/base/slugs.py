@@ -43,6 +43,17 @@ GROUPS: Dict[str, Dict[str, Message]] = {
             "The first word of a `trainer` command line is neither a command nor a configuration file.",
             "Check the spelling and the path. `trainer --help` lists the commands.",
         ),
+        "bad-program": Message(
+            EXIT_USAGE,
+            "What `jobgen run` or `jobgen.Job` shall run is neither a Python script, nor a module, nor a configuration of "
+            "the trainer, nor a run folder.",
+            "Give the path of a file that ends with .py or .toml, of a run folder with a job.sh, or `-m MODULE`.",
+        ),
+        "ignored-flag": Message(
+            WARNING,
+            "A flag of `jobgen run` is for schedulers, and the site is one machine without a scheduler.",
+            "Remove the flag, or choose another site with `--site`.",
+        ),
         "unknown-flag": Message(
             EXIT_USAGE,
             "The command does not have this flag.",
@@ -181,10 +192,26 @@ GROUPS: Dict[str, Dict[str, Message]] = {
             "A variable that the job would set was set outside the job. The job keeps that value.",
             "If this was not intended, unset the variable before you submit.",
         ),
+        "foreign-run": Message(
+            EXIT_CONFIG,
+            "Another user started the run that is to be continued.",
+            "Begin a run of your own; a script can load that run's weights.",
+        ),
+        "job-rejected": Message(
+            EXIT_FAILED,
+            "The scheduler rejected a job that `jobgen.Job` submitted.",
+            "Read the scheduler's message on standard error: partition, account, time or nodes are often the reason.",
+        ),
         "no-script": Message(
             EXIT_CONFIG,
             "The configuration or script of the job is missing, or cannot be read from this machine.",
             "Correct `SLIPWAY_CONFIG` or `SLIPWAY_SCRIPT`. The path is relative to the folder of submission.",
+        ),
+        "bad-script": Message(
+            EXIT_CONFIG,
+            "The script of `jobgen run` is not valid Python for the Python of its environment.",
+            "Correct the line that the error names. If only a newer Python accepts it, use an environment with that "
+            "Python.",
         ),
     },
     "Files": {
@@ -429,6 +456,21 @@ GROUPS: Dict[str, Dict[str, Message]] = {
             "modules, add the one that provides Python to the site file. If torch cannot be imported "
             "(ModuleNotFoundError, ImportError), reinstall it, or rebuild the image. `USE_CONTAINER=1` uses the image "
             "instead, but a Dask client always needs an environment.",
+        ),
+        "missing-import": Message(
+            WARNING,
+            "A script imports modules that the job's Python environment does not have. Only imports at the top level "
+            "of the script are looked at, not those in `try`, `if` or functions.",
+            "Install the packages that contain the modules into that environment. A job does not use `PYTHONPATH`, nor "
+            "packages in `~/.local`: put modules of yours next to the script, or install them (`pip install -e .`).",
+        ),
+        "not-shared": Message(
+            EXIT_CONFIG,
+            "The script, the Python environment or the image is in a folder that each machine has separately: in "
+            "memory (tmpfs), in /tmp, /var/tmp or /dev/shm, or on the site's `local_disk`. The nodes do not see it. It "
+            "is a warning for a disk of this machine (ext4, xfs), which the nodes may see through NFS.",
+            "Move it to a disk that all nodes share, such as the home folder, or use an image there. Create an "
+            "environment again instead: it does not work after a move.",
         ),
         "no-modules": Message(
             EXIT_CONFIG,

@@ -1,0 +1,1 @@
+"""``jobgen run``: a program and what it needs, as a job."""

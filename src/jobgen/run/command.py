@@ -1,0 +1,73 @@
+"""``jobgen run``: say what will run where, submit it, and follow its log; without a scheduler, run it here."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+
+from jobgen.base.errors import note, say
+from jobgen.follow.commands import logs, target_of
+from jobgen.jobs.interactive import run_at_terminal
+from jobgen.jobs.submit import show, submit_for_job_number
+from jobgen.render.files import write_script
+from jobgen.run.job import Job, Plan
+from jobgen.schedulers import scheduler_of
+from slipway.base.slugs import EXIT_FAILED
+
+
+def run(job: Job, *, dry_run: bool, follow: bool, umask: int) -> int:
+    """Submit ``job``, or run it on this machine if the site has no scheduler; return an exit code.
+
+    The last line of standard output is the job's number, unless ``follow`` prints the job's log.
+
+    Returns:
+        0 if the job was submitted; with ``follow`` and without a scheduler, that of the run. For a dry run, the exit
+        code of the first error that the real command would report now, or 0.
+
+    Raises:
+        JobgenError: if a check fails.
+    """
+    plan = job.plan(dry_run=dry_run)
+    for line in plan.lines():
+        note(line)
+    submission, scheduler = plan.submission, scheduler_of(plan.submission.job.scheduler)
+    if dry_run:
+        return show(submission, scheduler.submission("SCRIPT", submission.arguments))
+    if not scheduler.has_queue:
+        return _run_here(plan, umask=umask)
+    number = submit_for_job_number(submission, submission.script)
+    if not number:
+        return EXIT_FAILED
+    say(number)
+    return _follow(number) if follow else 0
+
+
+def _run_here(plan: Plan, *, umask: int) -> int:
+    """Run the job's script at this terminal. The script is a temporary file: the run folder keeps a copy."""
+    submission = plan.submission
+    scheduler = scheduler_of(submission.job.scheduler)
+    with tempfile.TemporaryDirectory(prefix="jobgen-") as folder:
+        path = Path(folder, submission.job.spec.name + scheduler.suffix)
+        write_script(path, submission.script)
+        command = scheduler.submission(str(path), submission.arguments)
+        return run_at_terminal(command, submission.environment, umask=umask)
+
+
+def _follow(number: str) -> int:
+    """Print the job's log until it ends, and return 0 if its run is done; Ctrl-C leaves the job alone."""
+    try:
+        logs(number, follow=True)
+    except KeyboardInterrupt:
+        sys.stdout.flush()
+        note(f"job {number} continues: `jobgen logs --follow {number}` shows it, `jobgen cancel {number}` ends it")
+        return 130
+    target, _ = target_of(number)
+    for each in target.runs:
+        note(f"{each.path}: {each.describe()}")
+    if target.runs and all(each.is_done for each in target.runs):
+        return 0
+    if target.runs:
+        note(f"continue it with: {shlex.join(['jobgen', 'run', str(target.runs[0].path)])}")
+    return EXIT_FAILED

@@ -1,0 +1,325 @@
+"""``jobgen.Job``: a program and what it needs, submitted from Python; ``jobgen run`` is its command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import time
+from pathlib import Path
+from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
+
+from jobgen.base.errors import JobgenError, UsageError, warn
+from jobgen.base.job import Job as ResolvedJob
+from jobgen.base.job import Site
+from jobgen.jobs.run_files import RunFiles
+from jobgen.jobs.submit import (
+    Submission,
+    environment_without_job,
+    examine,
+    is_standalone,
+    prepare,
+    submit_for_job_number,
+)
+from jobgen.render.files import job_of, origin_in, script_of, site_of, write_script
+from jobgen.resolve.load import divide
+from jobgen.run.limits import clock, minutes_of
+from jobgen.run.program import Program, program_of
+from jobgen.run.runtime import Runtime, check_program, choose_runtime, module_file
+from jobgen.run.submitted import SubmittedRun
+from jobgen.schedulers import Scheduler, scheduler_of
+from slipway.base.contract import JOB_SCRIPT, SETTINGS
+
+SPECS = {"ddp": "ddp", "horovod": "horovod-gloo", "single": "single"}
+"""Spec of each backend, for nodes with GPUs. horovod-gloo needs no MPI."""
+PLAIN = r"[A-Za-z][A-Za-z0-9_.,:/@%+-]*"
+"""Pattern of texts that a setting can hold without quotes."""
+TOML_WORDS = {"true", "false", "inf", "nan"}
+
+
+class Plan(NamedTuple):
+    """A job that has been checked and can be submitted."""
+
+    program: Program
+    submission: Submission
+    runtime: str
+    """The image or environment, in one line; "" for a run that continues with its own."""
+
+    @property
+    def has_queue(self) -> bool:
+        """Whether a scheduler runs the job, not this machine."""
+        return scheduler_of(self.submission.job.scheduler).has_queue
+
+    def lines(self) -> List[str]:
+        """Return what will run where, one line each."""
+        job, scheduler = self.submission.job, scheduler_of(self.submission.job.scheduler)
+        words = [str(self.program), *map(shlex.quote, self.submission.arguments)]
+        name, output = job.spec.name, self.submission.environment.get("SLIPWAY_OUTPUT") or job.site.output
+        folder = self.program.path if self.program.kind == "run" else f"{output}/{name}-<job>"
+        found = [f"program  {' '.join(words)}", f"folder   {folder}"]
+        if self.runtime:
+            found.insert(1, f"in       {self.runtime}")
+        if not scheduler.has_queue:
+            return [f"on       this machine (site {job.site.name})", *found]
+        each = f"{job.gpus_per_node} GPU(s)" if job.gpus_per_node else f"{job.cpus_per_node} CPU cores"
+        asked = [f"{option} {job.options[key]}" for option, key in scheduler.flags.items() if job.options.get(key)]
+        spares = f" + {job.spec.spares} spare" if job.spec.spares else ""
+        where = ", ".join([f"site {job.site.name}", scheduler.name, *asked])
+        return [
+            f"on       {job.spec.nodes}{spares} node(s) x {each}: {where}",
+            *found,
+            f"time     {clock(job.spec.minutes)}; {_at_the_limit(self.submission, scheduler)}",
+        ]
+
+
+def _at_the_limit(submission: Submission, scheduler: Scheduler) -> str:
+    """Return what happens when the job reaches its time limit, as a clause."""
+    job, environment = submission.job, submission.environment
+    command = scheduler.resumes.get(job.resume)
+    most = environment.get("SLIPWAY_MAX_REQUEUES") or str(job.spec.max_requeues)
+    if not command or most == "0":
+        then = "then `jobgen run FOLDER` continues the run"
+    else:
+        then = f"then the job starts again, at most {most} times"
+    who = "a script that uses slipway.Session" if environment.get("SLIPWAY_SCRIPT") else "the trainer"
+    return f"before that {who} saves, {then}"
+
+
+class Job:
+    """A training program and the resources that it needs.
+
+    Create one, then call ``submit``. Only ``program`` is required. Everything else has the default of the site, which
+    is a file that describes a cluster (docs/sites.md)::
+
+        from jobgen import Job
+
+        run = Job("my_train.py", "--lr", "0.1", nodes=2, gpus_per_node=4, time="4:00:00").submit()
+        run.wait()
+        print(run.state, run.step, run.folder)
+    """
+
+    def __init__(
+        self,
+        program: str = "",
+        *arguments: str,
+        module: str = "",
+        nodes: Optional[int] = None,
+        gpus_per_node: Optional[int] = None,
+        gpu_type: str = "",
+        cpus_per_task: Optional[int] = None,
+        time: str = "",
+        partition: str = "",
+        account: str = "",
+        qos: str = "",
+        mem: str = "",
+        name: str = "",
+        array: str = "",
+        env: Optional[Mapping[str, str]] = None,
+        data: str = "",
+        image: str = "",
+        venv: str = "",
+        conda: str = "",
+        backend: str = "",
+        spares: Optional[int] = None,
+        site: str = "",
+        settings: Sequence[str] = (),
+    ) -> None:
+        """Describe a job; nothing is read or submitted.
+
+        Args:
+            program: a Python script (``*.py``), a configuration of the trainer (``*.toml``), or the folder of a run to
+                continue.
+            arguments: arguments of the program. A continued run keeps its arguments if there are none.
+            module: a Python module to run as ``python -m`` does, instead of ``program``.
+            nodes: number of nodes; 1 by default.
+            gpus_per_node: GPUs on each node, one rank per GPU; by default all GPUs of a node.
+            gpu_type: Slurm's name of the GPU type, such as a100.
+            cpus_per_task: CPU cores per rank.
+            time: time limit in a format of Slurm's --time: MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS.
+            partition: Slurm partition, or PBS queue.
+            account: account or project to charge.
+            qos: Slurm quality of service.
+            mem: memory per node, such as 64G (M, G or T, powers of 1024).
+            name: name of the job and its run folder; by default the program's.
+            array: indices of an array of jobs in the scheduler's syntax, such as 0-3.
+            env: variables for each rank.
+            data: folder or archive of the data, which scripts find in the variable DATA.
+            image: container image file; ``venv``: folder of a virtual or conda environment; ``conda``: name of a conda
+                environment. At most one of the three; by default the site's image if it exists, else the active
+                environment.
+            venv: see ``image``.
+            conda: see ``image``.
+            backend: ddp, horovod or single (one process); by default ddp.
+            spares: spare nodes that replace lost ones.
+            site: the site's name or file; by default the user's or the centre's default site.
+            settings: further settings KEY=VALUE of the spec or the site (docs/sites.md).
+        """
+        self._program, self._module, self._arguments = program, module, [*arguments]
+        self._nodes, self._gpus, self._gpu_type, self._cpus = nodes, gpus_per_node, gpu_type, cpus_per_task
+        self._time, self._mem, self._name, self._spares = time, mem, name, spares
+        self._options = {"partition": partition, "account": account, "qos": qos, "array": array}
+        self._env, self._data, self._backend = {**(env or {})}, data, backend
+        self._image, self._venv, self._conda = image, venv, conda
+        self._site, self._settings = site, [*settings]
+
+    def plan(self, *, dry_run: bool = False) -> Plan:
+        """Check the job on this machine and return what would be submitted.
+
+        Args:
+            dry_run: whether to return errors in ``submission.faults`` instead of raising them.
+
+        Raises:
+            JobgenError: if a check fails.
+        """
+        program = program_of(self._program, module=self._module)
+        environment = environment_without_job()
+        environment.update(program.settings)
+        if program.kind == "run":
+            origin = origin_in(Path(program.path, JOB_SCRIPT))
+            spec, site_name, settings = origin.spec, self._site or origin.site, [*origin.settings]
+            environment.setdefault("SLIPWAY_SCRIPT", "")
+            environment["SLIPWAY_SCRIPT"] = environment["SLIPWAY_SCRIPT"] or RunFiles(Path(program.path)).kept_setting(
+                "SLIPWAY_SCRIPT"
+            )
+        else:
+            site_name = self._site
+            spec, settings = "", [f"name={_toml(self._name or program.name)}"]
+        site = site_of(site_name, divide(self._settings)[1])
+        scheduler = scheduler_of(site.scheduler)
+        spec = spec or self._spec(site, scheduler)
+        settings += self._resources(site, scheduler, spec=spec, is_new=program.kind != "run")
+        settings += self._scheduler_options(site, scheduler)
+        settings += self._variables(environment)
+        settings += self._settings
+        standalone = is_standalone(environment)
+        job = job_of(spec, site_name, settings, standalone=standalone)
+        runtime = self._runtime(program, job, environment)
+        environment.update(runtime.settings)
+        faults = [*_check_files(program, job, environment)]
+        if faults and not dry_run:
+            raise faults[0]
+        if scheduler.has_queue:
+            submission = prepare(spec, site_name, settings, self._arguments, environment, dry_run=dry_run)
+        else:
+            submission = examine(job, self._arguments, environment, site=site_name, dry_run=dry_run)
+        return Plan(program, submission._replace(faults=(*faults, *submission.faults)), runtime.line)
+
+    def submit(self) -> SubmittedRun:
+        """Submit the job and return its run. Without a scheduler, start it here in the background.
+
+        Raises:
+            JobgenError: if a check fails, or the scheduler rejects the job.
+        """
+        plan = self.plan()
+        submission = plan.submission
+        if not plan.has_queue:
+            return SubmittedRun(str(_start_here(submission)))
+        number = submit_for_job_number(submission, submission.script)
+        if not number:
+            raise JobgenError("job-rejected", "the scheduler rejected the job: its reason is on standard error.")
+        return SubmittedRun(number)
+
+    def _spec(self, site: Site, scheduler: Scheduler) -> str:
+        """Return the name of the spec for the backend."""
+        backend = self._backend or "ddp"
+        if backend not in SPECS:
+            raise UsageError("bad-flag-value", f"--backend {backend!r} must be {', '.join(SPECS)}.")
+        if not scheduler.has_queue:
+            return "ddp-local"
+        on_cpus = site.accelerator == "none" or not site.gpus_per_node
+        return "cpu" if on_cpus and backend != "single" else SPECS[backend]
+
+    def _resources(self, site: Site, scheduler: Scheduler, *, spec: str, is_new: bool) -> List[str]:
+        """Return the settings of nodes, ranks, cores, memory and time."""
+        found = []
+        if scheduler.has_queue and (self._nodes is not None or is_new):
+            found.append(f"nodes={self._nodes or 1}")
+        elif not scheduler.has_queue and (self._nodes or 1) > 1:
+            raise JobgenError("no-scheduler", f"--nodes {self._nodes}: site {site.name} is this machine only.")
+        if self._backend and not scheduler.has_queue:
+            found.append(f"backend={self._backend}")
+        if self._gpus is not None:
+            found.append(self._ranks(self._gpus, site, scheduler, spec))
+        for key, value in (("cpus_per_gpu", self._cpus), ("spares", self._spares)):
+            found += [] if value is None else [f"{key}={value}"]
+        for key, text in (("gpu_type", self._gpu_type), ("mem_per_node", self._mem)):
+            found += [f"{key}={_toml(text)}"] if text else []
+        return [*found, f"minutes={minutes_of(self._time)}"] if self._time else found
+
+    def _ranks(self, gpus: int, site: Site, scheduler: Scheduler, spec: str) -> str:
+        """Return the setting for ``gpus`` GPUs per node: one rank each, or one process with all of them."""
+        if gpus < 1:
+            raise UsageError(
+                "bad-flag-value", f"--gpus-per-node {gpus}: give at least 1; for CPU cores only, --set device=cpu."
+            )
+        if scheduler.has_queue and gpus > site.gpus_per_node:
+            raise JobgenError(
+                "too-few-gpus",
+                f"--gpus-per-node {gpus}: the nodes of site {site.name} have {site.gpus_per_node} (gpus_per_node).",
+            )
+        return f"devices_per_rank={gpus}" if "single" in (spec, self._backend) else f"ranks_per_node={gpus}"
+
+    def _scheduler_options(self, site: Site, scheduler: Scheduler) -> List[str]:
+        """Return the settings of the scheduler's options; the local machine has none, and is told so."""
+        given = {flag: text for flag, text in self._options.items() if text}
+        if not scheduler.has_queue:
+            ignored = [*given, *(["time"] if self._time else []), *(["mem"] if self._mem else [])]
+            if ignored:
+                flags = ", ".join(f"--{flag}" for flag in ignored)
+                warn("ignored-flag", f"{flags}: site {site.name} has no scheduler, so this has no effect.")
+            return []
+        names = scheduler.flag_options(site)
+        for flag in given:
+            if flag not in names:
+                raise JobgenError("unsupported-option", f"--{flag}: {scheduler.name} has no such option.")
+        return [f"options.{names[flag]}={_toml(text)}" for flag, text in given.items()]
+
+    def _variables(self, environment: Dict[str, str]) -> List[str]:
+        """Set the backend, the data and ``env`` in ``environment``; return the settings of ``env``."""
+        if self._data:
+            environment["SLIPWAY_DATA"] = self._data
+        if self._backend:
+            environment["BACKEND"] = self._backend
+        environment.update(self._env)  # a value here wins over the site's
+        return [f"env.{name}={json.dumps(value)}" for name, value in self._env.items() if name not in SETTINGS]
+
+    def _runtime(self, program: Program, job: ResolvedJob, environment: Mapping[str, str]) -> Runtime:
+        """Return the image or environment; that of a continued run changes only on request."""
+        if program.kind == "run" and not (self._image or self._venv or self._conda):
+            return Runtime({}, "")
+        flags = {"image": self._image, "venv": self._venv, "conda": self._conda}
+        return choose_runtime(job, environment, **{name: value or None for name, value in flags.items()})
+
+
+def _check_files(program: Program, job: ResolvedJob, environment: Mapping[str, str]) -> Iterator[JobgenError]:
+    """Check that the nodes see the program's files, and that its environment has the packages that it imports."""
+    if program.kind == "script":
+        yield from check_program(job, environment, Path(program.path))
+    elif program.kind == "module":
+        yield from check_program(job, environment, module_file(program.path), folder=Path.cwd())
+    elif program.kind == "configuration":
+        yield from check_program(job, environment, None)
+
+
+def _start_here(submission: Submission) -> Path:
+    """Start the job's script in the background; return its run folder, beside which FOLDER.log has the output."""
+    environment = submission.environment
+    output = Path(environment.get("SLIPWAY_OUTPUT") or submission.job.site.output)
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    folder = Path(environment.get("SLIPWAY_RUN_DIR") or output / f"{submission.job.spec.name}-{stamp}-{os.getpid()}")
+    folder.mkdir(parents=True, exist_ok=True)
+    script = folder.with_name(f"{folder.name}.sh")
+    write_script(script, script_of(submission.job, given={**submission.given, "SLIPWAY_RUN_DIR": str(folder)},
+                                   standalone=not submission.library))
+    with folder.with_name(f"{folder.name}.log").open("ab") as log:
+        subprocess.Popen(["bash", str(script), *submission.arguments], env={**environment, "SLIPWAY_RUN_DIR": str(folder)},
+                         stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+    return folder
+
+
+def _toml(text: str) -> str:
+    """Return ``text`` as the value of a setting, which is read as TOML: in quotes if it could be another type."""
+    plain = re.fullmatch(PLAIN, text, flags=re.ASCII) and text not in TOML_WORDS
+    return text if plain else json.dumps(text, ensure_ascii=False)

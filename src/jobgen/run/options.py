@@ -1,0 +1,87 @@
+"""Command-line options of ``jobgen run``: the words of sbatch, torchrun and Conda."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Dict, List
+
+from jobgen.base.errors import UsageError
+
+ABOUT = """Run a training program on the nodes of a cluster, or, at a site without a scheduler, on this machine.
+Arguments of the program follow after --."""
+EPILOG = """examples:
+  jobgen run my_train.py --nodes 2 --gpus-per-node 4 --time 4:00:00 -- --lr 0.1
+  jobgen run configs/digits.toml --dry-run
+  jobgen run runs/my_train-4711 --time 8:00:00    # continue that run"""
+
+
+def add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    """Add the command; return its parser."""
+    command = commands.add_parser(
+        "run",
+        help="run a script, a module or a configuration on a cluster, or continue a run",
+        description=ABOUT,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,  # --gpus would be taken for --gpus-per-node, and is another option of sbatch
+        usage="%(prog)s [OPTION ...] (SCRIPT.py | -m MODULE | CONFIG.toml | RUN_FOLDER) [-- ARGUMENT ...]",
+    )
+    what = "a Python script (.py), a configuration of the trainer (.toml), or the folder of a run to continue"
+    command.add_argument("program", metavar="SCRIPT", nargs="?", default="", help=what)
+    command.add_argument("-m", dest="module", metavar="MODULE", default="", help="a Python module, as python -m takes")
+
+    group = command.add_argument_group("resources")
+    group.add_argument("--nodes", type=int, metavar="N", help="number of nodes (default: 1)")
+    what = "GPUs of each node, one rank each (default: all of a node)"
+    group.add_argument("--gpus-per-node", type=int, metavar="N", help=what)
+    group.add_argument("--gpu-type", default="", metavar="TYPE", help="Slurm's name of the GPU type, such as a100")
+    group.add_argument("--cpus-per-task", type=int, metavar="N", help="CPU cores of each rank")
+    group.add_argument("--mem", default="", metavar="SIZE", help="memory of each node, such as 64G")
+    what = "MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS (default: 1 hour)"
+    group.add_argument("--time", default="", metavar="TIME", help=f"time limit: {what}")
+    group.add_argument("--spares", type=int, metavar="N", help="spare nodes, which replace lost ones")
+
+    group = command.add_argument_group("scheduler")
+    group.add_argument("--partition", "--queue", default="", metavar="NAME", help="Slurm partition or PBS queue")
+    group.add_argument("--account", default="", metavar="NAME", help="account or project to charge")
+    group.add_argument("--qos", default="", metavar="NAME", help="Slurm quality of service")
+    group.add_argument("--array", default="", metavar="RANGE", help="submit an array of jobs, such as 0-3")
+    what = "name of the job, its log and its run folder (default: that of the script)"
+    group.add_argument("--name", default="", metavar="NAME", help=what)
+
+    group = command.add_argument_group("environment")
+    group.add_argument("--image", default="", metavar="FILE", help="container image to run in")
+    group.add_argument("--venv", default="", metavar="DIR", help="virtual or conda environment to run in, by its folder")
+    what = "conda environment by its name (default of the three: the site's image if it exists, else the active environment)"
+    group.add_argument("--conda", default="", metavar="NAME", help=what)
+    what = "ddp, horovod, or single for one process (default: ddp)"
+    group.add_argument("--backend", default="", metavar="NAME", help=what)
+    what = "variable for each rank; may be repeated"
+    group.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help=what)
+    what = "folder or archive of the data; scripts find its path in DATA"
+    group.add_argument("--data", default="", metavar="PATH", help=what)
+
+    group = command.add_argument_group("submission")
+    what = "print the log until the job ends; Ctrl-C leaves the job alone"
+    group.add_argument("--follow", action="store_true", help=what)
+    what = "print the script, the command and errors; submit nothing"
+    group.add_argument("--dry-run", action="store_true", help=what)
+    group.add_argument("--site", default="", metavar="SITE", help="where to run: the site's name or file")
+    what = "any other setting of spec or site; options.NAME=VALUE is an option of the scheduler"
+    group.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help=what)
+    return command
+
+
+def variables(words: List[str]) -> Dict[str, str]:
+    """Return the values of ``--env``.
+
+    Raises:
+        UsageError: if one is not NAME=VALUE.
+    """
+    found = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not (equals and name.isidentifier() and name.isascii()):
+            raise UsageError("bad-flag-value", f"--env {word[:80]!r} is not NAME=VALUE.")
+        found[name] = value
+    return found

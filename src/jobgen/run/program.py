@@ -1,0 +1,90 @@
+"""What ``jobgen run`` starts: a script, a module, a configuration of the trainer, or an earlier run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from pathlib import Path
+from typing import Dict, Literal, NamedTuple, Optional
+
+from jobgen.base.errors import JobgenError, UsageError
+from slipway.base.contract import JOB_SCRIPT
+
+MAX_NAME_LENGTH = 64
+"""Maximum characters of a job's name."""
+
+
+class Program(NamedTuple):
+    """The program of a job."""
+
+    kind: Literal["script", "module", "configuration", "run"]
+    path: str
+    """The file, the folder of the run, or the module's name."""
+
+    @property
+    def name(self) -> str:
+        """The job's name: that of the file without its suffix, with valid characters only."""
+        stem = self.path if self.kind == "module" else Path(self.path).stem
+        return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("._-")[:MAX_NAME_LENGTH] or "train"
+
+    @property
+    def settings(self) -> Dict[str, str]:
+        """The settings of the job script that select this program; "" unsets one."""
+        if self.kind == "configuration":
+            return {"SLIPWAY_CONFIG": self.path, "SLIPWAY_SCRIPT": ""}
+        if self.kind == "run":
+            return {"SLIPWAY_RUN_DIR": self.path}
+        return {"SLIPWAY_SCRIPT": f"-m {self.path}" if self.kind == "module" else self.path}
+
+    def __str__(self) -> str:
+        """Return it as in a command line."""
+        return f"-m {self.path}" if self.kind == "module" else shlex.quote(self.path)
+
+
+def program_of(path: str = "", *, module: str = "") -> Program:
+    """Return the program that ``path`` or ``module`` names.
+
+    Args:
+        path: a script ``*.py``, a configuration ``*.toml``, or a run folder.
+        module: a Python module's name with its packages, as after ``python -m``.
+
+    Raises:
+        UsageError: if both or none are given, or ``module`` is not a module's name.
+        JobgenError: if ``path`` is missing, unreadable, or nothing that can be run.
+    """
+    if bool(path) == bool(module):
+        raise UsageError("bad-program", "give a script, a configuration or a run folder; or -m MODULE.")
+    if module:
+        if not all(part.isidentifier() for part in module.split(".")):
+            raise UsageError("bad-program", f"-m {module[:80]!r} is not the name of a Python module.")
+        return Program("module", module)
+    if os.path.isdir(path):  # noqa: PTH112 -- accepts a NUL
+        return _run(path)
+    kind: Optional[Literal["script", "configuration"]] = None
+    if path.endswith(".py"):
+        kind = "script"
+    elif path.endswith(".toml"):
+        kind = "configuration"
+    if kind is None and os.path.lexists(path):
+        raise JobgenError(
+            "bad-program",
+            f"{path} is neither a Python script (.py) nor a configuration (.toml) nor a run folder.",
+        )
+    if not os.path.isfile(path) or not os.access(path, os.R_OK):  # noqa: PTH113
+        raise JobgenError("no-script", f"{path} is missing, or not a file that can be read on this machine.")
+    assert kind
+    return Program(kind, path)
+
+
+def _run(path: str) -> Program:
+    script = Path(path, JOB_SCRIPT)
+    if not script.is_file():
+        raise JobgenError(
+            "bad-program", f"{path} is not a run folder that can be continued: it contains no {JOB_SCRIPT}."
+        )
+    if script.stat().st_uid != os.geteuid():
+        raise JobgenError(
+            "foreign-run", f"{path} is the run of another user: only its owner can continue it; copying it does not help."
+        )
+    return Program("run", os.path.abspath(path))  # noqa: PTH100 -- keeps links

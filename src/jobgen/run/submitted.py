@@ -1,0 +1,110 @@
+"""What ``jobgen.Job.submit`` returns: a submitted job, its state, and its run."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from jobgen.base.errors import JobgenError
+from jobgen.base.queue import Seen
+from jobgen.follow.commands import ASK, Target, cancel, has_ended, target_of
+from jobgen.jobs.runs import Run
+from slipway.base.contract import METRICS
+
+
+class SubmittedRun:
+    """A job and its run. Each property reads the run folder and queries the scheduler anew."""
+
+    def __init__(self, name: str) -> None:
+        """Refer to the run of ``name``, a job number or a run folder."""
+        self.name = name
+        """The job number; without a scheduler, the run folder."""
+
+    @property
+    def state(self) -> str:
+        """State in one word: pending, starting, running, done, stopped, out-of-time, failed, crashed.
+
+        Raises:
+            JobgenError: if neither a scheduler nor a run folder has the job, or the scheduler does not answer.
+        """
+        target, seen = self._look()
+        if any(job.phase == "waiting" for job in seen):
+            return "pending"
+        run = self._only_run(target)
+        if run and run.state != "empty":
+            return run.state
+        return "failed" if has_ended(target, seen) else "starting"
+
+    @property
+    def folder(self) -> Optional[Path]:
+        """The run folder; None until the job has started.
+
+        Raises:
+            JobgenError: for an array, which has several.
+        """
+        run = self._only_run(self._look()[0])
+        return run.path if run else None
+
+    @property
+    def step(self) -> int:
+        """The last step that was recorded or saved; 0 before the first."""
+        run = self._only_run(self._look()[0])
+        return int(run.facts()["step"]) if run else 0
+
+    def metrics(self) -> List[Dict[str, Any]]:
+        """Return the records of the run's metrics.jsonl, in order; [] before the first.
+
+        A last line that is not complete yet is left out.
+        """
+        folder = self.folder
+        try:
+            lines = (folder / METRICS).read_text(encoding="utf-8").splitlines() if folder else []
+        except FileNotFoundError:
+            return []
+        records = []
+        for line in lines:
+            try:
+                records.append(json.loads(line))
+            except ValueError:  # being written
+                continue
+        return records
+
+    def wait(self, timeout: Optional[float] = None) -> str:
+        """Wait until the job ends, also over its requeues, and return its state.
+
+        Args:
+            timeout: maximum seconds to wait; None: no limit.
+
+        Raises:
+            TimeoutError: after ``timeout`` seconds. The job goes on.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not has_ended(*self._look()):
+            rest = ASK if deadline is None else deadline - time.monotonic()
+            if rest <= 0:
+                raise TimeoutError(f"{self.name} has not ended after {timeout} s")
+            time.sleep(min(ASK, rest))
+        return self.state
+
+    def cancel(self) -> None:
+        """Save and stop the job.
+
+        Raises:
+            JobgenError: if it has ended, or cannot be cancelled from this machine.
+        """
+        if code := cancel(self.name):
+            raise JobgenError("scheduler-silent", f"the scheduler did not cancel {self.name} (exit code {code}).")
+
+    def __repr__(self) -> str:
+        """Return the job number or run folder."""
+        return f"SubmittedRun({self.name!r})"
+
+    def _look(self) -> "tuple[Target, List[Seen]]":
+        target, seen = target_of(self.name)
+        return target, target.look() if seen is None else seen
+
+    def _only_run(self, target: Target) -> Optional[Run]:
+        target.require_single_run()
+        return target.runs[0] if target.runs else None
