@@ -92,6 +92,9 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     route."""
     local_disk: str = "/tmp"  # noqa: S108 -- a folder on the node; the script creates a private folder below it
     """Local disk of a node, for STAGE=1 and caches; shell variables in it are expanded on the node."""
+    shared: Tuple[str, ...] = ()
+    """Folders of the login node that all nodes share, although they look like its own: /tmp, or a disk that it exports;
+    "/": all."""
     options: Dict[str, Option] = {}
     """Scheduler options by their long names; false drops an option of jobgen."""
     cpu_options: Dict[str, Option] = {}

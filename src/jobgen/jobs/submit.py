@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import MappingProxyType
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from jobgen.base.errors import JobgenError, UsageError, note
@@ -36,11 +37,13 @@ class Submission(NamedTuple):
     """Folder of the script library; None: the script includes it."""
     faults: Tuple[JobgenError, ...] = ()
     """For a dry run: the errors that the real command would report now."""
+    variables: Mapping[str, str] = MappingProxyType({})
+    """Further variables for the job."""
 
     @property
     def given(self) -> Dict[str, str]:
-        """Settings to write into the script, because the scheduler may not pass the environment to the job."""
-        given = settings_in(self.environment)
+        """Variables to write into the script, because the scheduler may not pass the environment to the job."""
+        given = {**settings_in(self.environment), **self.variables}
         given.update(scheduler_of(self.job.scheduler).settings_of(self.arguments))
         if self.library:
             given["SLIPWAY_LIB"] = self.library

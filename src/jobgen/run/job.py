@@ -30,7 +30,7 @@ from jobgen.run.program import Program, program_of
 from jobgen.run.runtime import Runtime, check_program, choose_runtime, module_file
 from jobgen.run.submitted import SubmittedRun
 from jobgen.schedulers import Scheduler, scheduler_of
-from slipway.base.contract import JOB_SCRIPT, SETTINGS
+from slipway.base.contract import JOB_SCRIPT
 
 SPECS = {"ddp": "ddp", "horovod": "horovod-gloo", "single": "single"}
 """Spec of each backend, for nodes with GPUs. horovod-gloo needs no MPI."""
@@ -191,8 +191,8 @@ class Job:
         spec = spec or self._spec(site, scheduler)
         settings += self._resources(site, scheduler, spec=spec, is_new=program.kind != "run")
         settings += self._scheduler_options(site, scheduler)
-        settings += self._variables(environment)
         settings += self._settings
+        environment.update(self._variables())
         standalone = is_standalone(environment)
         job = job_of(spec, site_name, settings, standalone=standalone)
         runtime = self._runtime(program, job, environment)
@@ -204,7 +204,8 @@ class Job:
             submission = prepare(spec, site_name, settings, self._arguments, environment, dry_run=dry_run)
         else:
             submission = examine(job, self._arguments, environment, site=site_name, dry_run=dry_run)
-        return Plan(program, submission._replace(faults=(*faults, *submission.faults)), runtime.line)
+        submission = submission._replace(faults=(*faults, *submission.faults), variables=self._env)
+        return Plan(program, submission, runtime.line)
 
     def submit(self) -> SubmittedRun:
         """Submit the job and return its run. Without a scheduler, start it here in the background.
@@ -235,7 +236,7 @@ class Job:
         """Return the settings of nodes, ranks, cores, memory and time."""
         found = []
         if scheduler.has_queue and (self._nodes is not None or is_new):
-            found.append(f"nodes={self._nodes or 1}")
+            found.append(f"nodes={1 if self._nodes is None else self._nodes}")
         elif not scheduler.has_queue and (self._nodes or 1) > 1:
             raise JobgenError("no-scheduler", f"--nodes {self._nodes}: site {site.name} is this machine only.")
         if self._backend and not scheduler.has_queue:
@@ -276,14 +277,10 @@ class Job:
                 raise JobgenError("unsupported-option", f"--{flag}: {scheduler.name} has no such option.")
         return [f"options.{names[flag]}={_toml(text)}" for flag, text in given.items()]
 
-    def _variables(self, environment: Dict[str, str]) -> List[str]:
-        """Set the backend, the data and ``env`` in ``environment``; return the settings of ``env``."""
-        if self._data:
-            environment["SLIPWAY_DATA"] = self._data
-        if self._backend:
-            environment["BACKEND"] = self._backend
-        environment.update(self._env)  # a value here wins over the site's
-        return [f"env.{name}={json.dumps(value)}" for name, value in self._env.items() if name not in SETTINGS]
+    def _variables(self) -> Dict[str, str]:
+        """Return the variables of the job: data, backend, and ``env``."""
+        found = {"SLIPWAY_DATA": self._data, "BACKEND": self._backend}
+        return {**{name: value for name, value in found.items() if value}, **self._env}
 
     def _runtime(self, program: Program, job: ResolvedJob, environment: Mapping[str, str]) -> Runtime:
         """Return the image or environment; that of a continued run changes only on request."""

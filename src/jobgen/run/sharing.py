@@ -75,9 +75,11 @@ def find_place(path: str, job: Job, environment: Mapping[str, str]) -> Place:
     """Return the place of ``path``, and of the path to which it links: the one that the nodes see less."""
     if not scheduler_of(job.site.scheduler).has_queue:
         return Place("/", "")
+    real = os.path.realpath(path)  # also mounts it, if it is mounted automatically
+    if any(_is_below(real, folder) for folder in job.site.shared):
+        return Place("/", "")
     local_disk = next(row.value for row in settings_of(job, environment) if row.name == "SLIPWAY_LOCAL_DISK")
     own_folders = [*OWN_FOLDERS, *([os.path.abspath(local_disk)] if local_disk else [])]  # noqa: PTH100 -- keeps links
-    real = os.path.realpath(path)  # also mounts it, if it is mounted automatically
     mounts, exported = _this_machine()
     given, linked = (
         place_of(form, mounts, exported, own_folders)

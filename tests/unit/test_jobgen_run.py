@@ -1,0 +1,343 @@
+"""jobgen run and jobgen.Job: what a job is made of, and what is refused before it enters a queue."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+from jobgen import Job, JobgenError
+from jobgen.cli import main
+from jobgen.run.limits import clock, minutes_of
+from jobgen.run.program import program_of
+from messages import assert_error, refused, slugs
+from slipway.base.slugs import SLUGS
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.usefixtures("login_node")
+SITE = """
+name = "mine"
+gpus_per_node = 4
+cpus_per_gpu = 8
+shared = ["/"]
+mem = "400G"
+[options]
+partition = "gpu"
+account = "example"
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(login_node):
+    """Return the working directory: a clone with an image, a site of nodes with four GPUs, and a script."""
+    Path("mine.toml").write_text(SITE)
+    Path("my_train.py").write_text("import argparse\n")
+    return login_node
+
+
+def run(capsys, *words, code=0):
+    assert main(["run", *words]) == code
+    return capsys.readouterr()
+
+
+def submitted(folder, capsys, *words, site="mine.toml"):
+    """Return the script that ``jobgen run`` submits, and the environment of the command."""
+    out, _ = run(capsys, "my_train.py", "--site", site, *words)
+    number = out.split()[-1].partition(".")[0]
+    assert number == (folder / "number").read_text().strip()
+    return (folder / f"{number}.script").read_text(), (folder / f"{number}.environment").read_text()
+
+
+def directives(script):
+    """Return the options of a script's #SBATCH lines."""
+    return dict(re.findall(r"(?m)^#SBATCH --([a-z-]+)=?(\S*)", script))
+
+
+def given(script):
+    """Return the settings that a submission has written into its script."""
+    return dict(re.findall(r"(?m)^given (\w+) '?(.*?)'?(?: \\)?$", script))
+
+
+class TestLimits:
+    @pytest.mark.parametrize(
+        ("text", "minutes"),
+        [
+            ("90", 90),
+            ("90:30", 91),
+            ("4:00:00", 240),
+            ("0:00:01", 1),
+            ("1-0", 1440),
+            ("2-12:30", 3630),
+            ("1-00:00:01", 1441),
+        ],
+    )
+    def test_formats_of_slurm(self, text, minutes):
+        assert minutes_of(text) == minutes
+
+    @pytest.mark.parametrize(
+        ("text", "values"),
+        [
+            ("4h", ["4:00:00"]),
+            ("90min", ["1:30:00"]),
+            ("1d12h", ["1-12:00:00"]),
+            ("30 m", ["00:30:00"]),
+            ("", []),
+            ("x", []),
+            ("-5", []),
+            ("1:2:3:4", []),
+            ("1-2:3:4:5", []),
+            ("٤", []),
+            ("0", []),
+            ("9999999999999999", []),
+        ],
+    )
+    def test_other_formats_are_refused(self, text, values):
+        with refused("bad-flag-value", *values, code=2):
+            minutes_of(text)
+
+    @pytest.mark.parametrize(("minutes", "text"), [(5, "00:05:00"), (240, "4:00:00"), (1500, "1-01:00:00")])
+    def test_clock_is_read_back(self, minutes, text):
+        assert (clock(minutes), minutes_of(clock(minutes))) == (text, minutes)
+
+
+class TestProgram:
+    @pytest.mark.parametrize(
+        ("words", "kind", "name"),
+        [
+            ({"path": "my_train.py"}, "script", "my_train"),
+            ({"path": "configs/digits.toml"}, "configuration", "digits"),
+            ({"module": "package.train"}, "module", "package.train"),
+        ],
+    )
+    def test_kinds(self, words, kind, name):
+        program = program_of(**words)
+        assert (program.kind, program.name) == (kind, name)
+
+    @pytest.mark.parametrize(
+        ("file", "name"), [("my train (2).py", "my-train-2"), ("-x-.py", "x"), ("é.py", "train"), ("a" * 90 + ".py", "a" * 64)]
+    )
+    def test_name_is_valid_for_a_job(self, file, name):
+        Path(file).touch()
+        assert program_of(file).name == name
+
+    @pytest.mark.parametrize(
+        ("words", "slug"),
+        [
+            ({}, "bad-program"),
+            ({"path": "my_train.py", "module": "x"}, "bad-program"),
+            ({"module": "../x"}, "bad-program"),
+            ({"path": "missing.py"}, "no-script"),
+            ({"path": "missing.toml"}, "no-script"),
+            ({"path": "missing"}, "no-script"),
+            ({"path": "slipway.sif"}, "bad-program"),
+            ({"path": "configs"}, "bad-program"),
+            ({"path": "a\0b.py"}, "no-script"),
+        ],
+    )
+    def test_others_are_refused(self, words, slug):
+        with refused(slug):
+            program_of(**words)
+
+
+class TestRequest:
+    def test_flags_become_directives_and_settings(self, folder, capsys):
+        words = ["--nodes", "2", "--gpus-per-node", "2", "--gpu-type", "a100", "--cpus-per-task", "6", "--mem", "64G",
+                 "--time", "4:00:00", "--partition", "short", "--account", "123", "--qos", "high", "--array", "0-3",
+                 "--name", "mine", "--spares", "1", "--data", "configs", "--image", "other.sif"]  # fmt: skip
+        Path("other.sif").touch()
+        script, environment = submitted(folder, capsys, *words, "--env", "GREETING=it's 1", "--", "--lr", "0.1")
+        found = directives(script)
+        expected = {"job-name": "mine", "nodes": "3", "gpus-per-node": "a100:2", "cpus-per-task": "12", "mem": "65536M",
+                    "time": "04:00:00", "partition": "short", "account": "123", "qos": "high", "array": "0-3"}  # fmt: skip
+        assert {name: found.get(name) for name in expected} == expected
+        settings = given(script)
+        assert settings["SLIPWAY_SCRIPT"] == "my_train.py"
+        assert settings["SLIPWAY_DATA"] == "configs"
+        assert settings["SLIPWAY_IMAGE"] == "other.sif"
+        assert "GREETING=it's 1" in environment.splitlines()
+        assert "GREETING" in settings
+        assert (folder / "101.arguments").read_text().splitlines()[2:] == ["--lr", "0.1"]
+
+    def test_defaults_are_one_node_with_all_its_gpus(self, folder, capsys):
+        found = directives(submitted(folder, capsys)[0])
+        assert (found["nodes"], found["gpus-per-node"], found["job-name"]) == ("1", "4", "my_train")
+
+    def test_one_process_gets_all_gpus(self, folder, capsys):
+        found = directives(submitted(folder, capsys, "--backend", "single", "--gpus-per-node", "2")[0])
+        assert (found["nodes"], found["ntasks-per-node"], found["gpus-per-node"]) == ("1", "1", "2")
+
+    def test_horovod_starts_each_rank(self, folder, capsys):
+        script, _ = submitted(folder, capsys, "--backend", "horovod", "--gpus-per-node", "2")
+        assert directives(script)["ntasks-per-node"] == "2"
+        assert given(script)["BACKEND"] == "horovod"
+
+    def test_module(self, folder, capsys):
+        out, _ = run(capsys, "-m", "package.train", "--site", "mine.toml")
+        assert out.split() == ["101"]
+        assert "-m package.train" in given((folder / "101.script").read_text())["SLIPWAY_SCRIPT"]
+
+    def test_configuration_wins_over_a_script_in_the_environment(self, folder, capsys, setenv):
+        setenv(SLIPWAY_SCRIPT="my_train.py")
+        run(capsys, "configs/digits.toml", "--site", "mine.toml")
+        settings = given((folder / "101.script").read_text())
+        assert settings["SLIPWAY_CONFIG"] == "configs/digits.toml"
+        assert "SLIPWAY_SCRIPT" not in settings
+
+    @pytest.mark.parametrize("value", ["true", "7", "1e3", "a b", 'with "quotes"', "=", "é"])
+    def test_texts_stay_texts(self, folder, capsys, value):
+        """A setting is read as TOML: ``true`` would be an option without a value."""
+        _, environment = submitted(folder, capsys, "--env", f"X={value}")
+        assert f"X={value}" in environment.splitlines()
+        if value.isalnum() and value.isascii():
+            assert directives(submitted(folder, capsys, "--account", value)[0])["account"] == value
+
+    def test_pbs(self, folder, capsys):
+        Path("pbs.toml").write_text(f'scheduler = "pbs"{SITE}'.replace("partition", "q").replace("account", "A"))
+        words = ["--queue", "short", "--account", "me", "--array", "0-3", "--nodes", "2", "--gpus-per-node", "2", "--mem", "10G"]
+        script, _ = submitted(folder, capsys, *words, "--", "--lr", "0.1", site="pbs.toml")
+        text = " ".join(re.findall(r"(?m)^#PBS (.*)$", script))
+        for part in ("-q short", "-A me", "-J 0-3", "-r y", "2:ncpus=16:ngpus=2:mem=10240mb:mpiprocs=2"):
+            assert part in text
+        assert given(script)["SLIPWAY_ARGS"] == "--lr 0.1"
+
+    def test_dry_run_submits_nothing(self, folder, capsys):
+        out, err = run(capsys, "my_train.py", "--site", "mine.toml", "--dry-run", "--time", "30")
+        assert directives(out)["time"] == "00:30:00"
+        assert (folder / "number").read_text() == "100"
+        assert "sbatch" in err
+
+    def test_dry_run_returns_the_first_error(self, capsys):
+        Path("slipway.sif").unlink()
+        out, err = run(capsys, "my_train.py", "--site", "mine.toml", "--dry-run", "--image", "slipway.sif", code=78)
+        assert out == ""
+
+    def test_from_python(self, folder):
+        run = Job("my_train.py", "--lr", "0.1", nodes=2, gpus_per_node=4, time="4:00:00", site="mine.toml").submit()
+        assert run.name == "101"
+        assert directives((folder / "101.script").read_text())["nodes"] == "2"
+        assert (folder / "101.arguments").read_text().splitlines()[2:] == ["--lr", "0.1"]
+
+    def test_environment_instead_of_the_image(self, folder, capsys, setenv):
+        """The active environment, if there is no image; a Python that does not answer is not asked again."""
+        Path("slipway.sif").unlink()
+        python = Path("env", "bin", "python")
+        python.parent.mkdir(parents=True)
+        python.write_text("#!/bin/sh\nexit 1\n")
+        python.chmod(0o755)
+        setenv(VIRTUAL_ENV=str(Path("env").resolve()))
+        settings = given(submitted(folder, capsys)[0])
+        assert (settings["USE_CONTAINER"], settings["SLIPWAY_VENV"]) == ("0", str(Path("env").resolve()))
+
+    def test_continued_run(self, folder, capsys):
+        """The header of its job.sh has spec and site; flags change the resources; the program stays."""
+        script, _ = submitted(folder, capsys, "--nodes", "2", "--time", "30", "--account", "me")
+        run_folder = Path("runs", "my_train-101")
+        run_folder.mkdir(parents=True)
+        (run_folder / "job.sh").write_text(f"{script}\nrestore_setting SLIPWAY_SCRIPT my_train.py\n")
+        out, _ = run(capsys, str(run_folder), "--time", "8:00:00", "--", "--own-flag")
+        again = (folder / "102.script").read_text()
+        found = directives(again)
+        assert (found["nodes"], found["time"], found["account"], found["job-name"]) == ("2", "08:00:00", "me", "my_train")
+        assert given(again)["SLIPWAY_RUN_DIR"] == str(run_folder.resolve())
+        run(capsys, str(run_folder), "--nodes", "1")
+        assert directives((folder / "103.script").read_text())["nodes"] == "1"
+
+    def test_run_of_another_user(self, monkeypatch):
+        Path("run").mkdir()
+        Path("run", "job.sh").touch()
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+        with refused("foreign-run", "run", code=78):
+            Job("run").plan()
+
+    def test_rejected_job(self, setenv):
+        setenv(REFUSED="101")
+        with refused("job-rejected", code=1):
+            Job("my_train.py", site="mine.toml").submit()
+
+
+MISUSES = [
+    ("missing.py", "no-script", 78),
+    ("slipway.sif", "bad-program", 2),
+    ("my_train.py --time 4h", "bad-flag-value", 2),
+    ("my_train.py --time 0", "bad-flag-value", 2),
+    ("my_train.py --time 3", "time-too-short", 78),
+    ("my_train.py --gpus-per-node 0", "bad-flag-value", 2),
+    ("my_train.py --gpus-per-node 8", "too-few-gpus", 78),
+    ("my_train.py --gpus-per-node x", "bad-arguments", 2),
+    ("my_train.py --nodes 0", "bad-value", 78),
+    ("my_train.py --nodes -1", "bad-value", 78),
+    ("my_train.py --gpus 8", "bad-arguments", 2),
+    ("my_train.py --gres=gpu:4", "bad-arguments", 2),
+    ("my_train.py --lr 0.1", "bad-arguments", 2),
+    ("my_train.py second.py", "bad-arguments", 2),
+    ("my_train.py -m package.train", "bad-program", 2),
+    ("--nodes 2", "bad-program", 2),
+    ("my_train.py --backend nccl", "bad-flag-value", 2),
+    ("my_train.py --backend single --nodes 2", "conflicting-settings", 78),
+    ("my_train.py --image slipway.sif --venv .venv", "flag-conflict", 2),
+    ("my_train.py --image missing.sif", "no-image", 78),
+    ("my_train.py --venv missing", "no-environment", 78),
+    ("my_train.py --conda missing", "no-environment", 78),
+    ("my_train.py --data missing", "no-data", 78),
+    ("my_train.py --env X", "bad-flag-value", 2),
+    ("my_train.py --env 1=2", "bad-flag-value", 2),
+    ("my_train.py --mem lots", "bad-value", 78),
+    ("my_train.py --cpus-per-task 0", "bad-value", 78),
+    ("my_train.py --name ../x", "bad-value", 78),
+    ("my_train.py --set nodez=2", "unknown-key", 78),
+    ("my_train.py --site nowhere", "unknown-name", 78),
+    ("configs/digits.toml -- --lrr 1", "unknown-flag", 2),
+]
+
+
+@pytest.mark.parametrize(("words", "slug", "code"), MISUSES)
+def test_misuse_is_refused_before_the_queue(folder, capsys, words, slug, code):
+    site = [] if "--site" in words else ["--site", "mine.toml"]
+    words, dashes, arguments = words.partition(" -- ")
+    try:
+        found = main(["run", *words.split(), *site, *(["--", *arguments.split()] if dashes else [])])
+    except SystemExit as end:
+        found = end.code
+    out, err = capsys.readouterr()
+    assert_error(err, slug)
+    assert (found, out) == (code, "")
+    assert (folder / "number").read_text() == "100"
+
+
+class TestThisMachine:
+    """A site without a scheduler."""
+
+    @pytest.fixture
+    def local(self, setenv):
+        """Write a script and a site of one machine; return the words that select this environment and two ranks."""
+        Path("here.toml").write_text('name = "here"\nscheduler = "local"\nresume = "none"\ncontainer = "none"\n')
+        setenv(PATH=f"{Path(sys.executable).parent}:/usr/bin:/bin", SLIPWAY_DEVICE="cpu", OMP_NUM_THREADS="1")
+        Path("my_train.py").write_text(
+            "import os, sys\n"
+            "import torch.distributed as dist\n"
+            "dist.init_process_group('gloo')\n"
+            "print('rank', dist.get_rank(), dist.get_world_size(), sys.argv[1:], os.environ['GREETING'], flush=True)\n"
+            "dist.destroy_process_group()\n"
+        )
+        return {"venv": sys.prefix, "gpus_per_node": 2, "env": {"GREETING": "hello"}, "site": "here.toml"}
+
+    def test_ranks_start_here_in_the_background(self, local):
+        run = Job("my_train.py", "--lr", "0.1", **local).submit()
+        assert run.wait(timeout=120) == "done"
+        log = run.folder.with_name(f"{run.folder.name}.log").read_text()
+        assert sorted(re.findall(r"rank (\d) (\d) (\[.*\]) (\w+)", log)) == [
+            (rank, "2", "['--lr', '0.1']", "hello") for rank in "01"
+        ]
+
+    def test_flags_of_a_scheduler_have_no_effect(self, local, capsys):
+        words = ["my_train.py", "--site", "here.toml", "--venv", sys.prefix, "--dry-run"]
+        _, err = run(capsys, *words, "--time", "4:00:00", "--partition", "gpu", "--account", "me", "--mem", "1G")
+        assert slugs(err) == ["ignored-flag"]
+
+    def test_several_nodes_are_refused(self, local):
+        with refused("no-scheduler", code=78):
+            Job("my_train.py", nodes=2, **local).plan()
