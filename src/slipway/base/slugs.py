@@ -186,6 +186,12 @@ GROUPS: Dict[str, Dict[str, Message]] = {
             "The configuration or script of the job is missing, or cannot be read from this machine.",
             "Correct `SLIPWAY_CONFIG` or `SLIPWAY_SCRIPT`. The path is relative to the folder of submission.",
         ),
+        "bad-script": Message(
+            EXIT_CONFIG,
+            "The script of `jobgen run` is not valid Python for the Python of its environment.",
+            "Correct the line that the error names. If only a newer Python accepts it, use an environment with that "
+            "Python.",
+        ),
     },
     "Files": {
         "cannot-read": Message(
@@ -429,6 +435,21 @@ GROUPS: Dict[str, Dict[str, Message]] = {
             "modules, add the one that provides Python to the site file. If torch cannot be imported "
             "(ModuleNotFoundError, ImportError), reinstall it, or rebuild the image. `USE_CONTAINER=1` uses the image "
             "instead, but a Dask client always needs an environment.",
+        ),
+        "missing-import": Message(
+            WARNING,
+            "A script imports modules that the job's Python environment does not have. Only imports at the top level "
+            "of the script are looked at, not those in `try`, `if` or functions.",
+            "Install the packages that contain the modules into that environment. A job does not use `PYTHONPATH`, nor "
+            "packages in `~/.local`: put modules of yours next to the script, or install them (`pip install -e .`).",
+        ),
+        "not-shared": Message(
+            EXIT_CONFIG,
+            "The script, the Python environment or the image is in a folder that each machine has separately: in "
+            "memory (tmpfs), in /tmp, /var/tmp or /dev/shm, or on the site's `local_disk`. The nodes do not see it. It "
+            "is a warning for a disk of this machine (ext4, xfs), which the nodes may see through NFS.",
+            "Move it to a disk that all nodes share, such as the home folder, or use an image there. Create an "
+            "environment again instead: it does not work after a move.",
         ),
         "no-modules": Message(
             EXIT_CONFIG,

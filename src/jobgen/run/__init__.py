@@ -1,0 +1,1 @@
+"""``jobgen run``: run a Python script on the nodes of a job."""
