@@ -25,7 +25,7 @@ MODULES = {
 JOBGEN = {module: text for module, text in MODULES.items() if module.startswith("jobgen/")}
 ROOMS = {
     "jobgen": """
-        __main__ cli follow batch jobs render detect resolve launchers schedulers runtimes
+        __main__ cli run follow batch jobs render detect resolve launchers schedulers runtimes
         base""",
     "slipway": """
         session lightning script checks capture state run data __main__ checkpoint rng report dist base""",

@@ -1,1 +1,1 @@
-"""``jobgen run``: a program and what it needs, as a job."""
+"""``jobgen run``: run a Python script on the nodes of a job."""

@@ -103,12 +103,14 @@ def check_program(
         paths["the image"] = image
     if venv:
         paths["the environment"] = venv
-    places = {find_place(path, job, environment): what for what, path in reversed(list(paths.items()))}
-    for what in reversed(list(places.values())):  # one message for each place
-        instead = ""
-        if what == "the environment" and (found := _site_image(job, environment)):
-            instead = f"use the image {found} (--image)"
-        yield from check_shared(paths[what], what, job, environment, instead=instead)
+    places = set()
+    for what, path in paths.items():
+        if (place := find_place(path, job, environment)) in places:
+            continue  # one message for each place
+        places.add(place)
+        image_too = what == "the environment" and _site_image(job, environment)
+        instead = f"use the image {image_too} (--image)" if image_too else ""
+        yield from check_shared(path, what, job, environment, instead=instead)
     if venv and not _depends_on_modules(venv, job, environment):
         yield from _check_imports(venv, script, folder)
 
@@ -247,7 +249,7 @@ def _folder_of(venv: Optional[str], environment: Mapping[str, str]) -> Optional[
 def _conda_environments(environment: Mapping[str, str]) -> Dict[str, str]:
     """Return the folders of conda's environments by name, from conda's list, as find_conda of lib/python.bash does."""
     try:
-        lines = Path(environment.get("HOME", ""), ".conda", "environments.txt").read_bytes().splitlines()
+        lines = Path(environment.get("HOME") or "/", ".conda", "environments.txt").read_bytes().splitlines()
     except OSError:
         return {}
     folders = [os.fsdecode(line) for line in lines]

@@ -20,9 +20,11 @@ MEMORY = {"tmpfs", "ramfs", "devtmpfs", "rootfs"}
 """File systems in the memory of one machine."""
 DISKS = {"btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "xfs", "zfs"}
 """File systems on a disk of one machine, which other machines see only if it exports them."""
-NETWORK = r"(9p|acfs|afs|autofs|beegfs|ceph|cifs|dvs|fhgfs|fuse.*|gfs2|gpfs|lustre|nfs4?|ocfs2|orangefs|panfs|pvfs2|smb3|"\
-    r"virtiofs|wekafs)"  # fmt: skip
-"""File systems that several machines can mount."""
+NETWORK = {
+    "9p", "acfs", "afs", "autofs", "beegfs", "ceph", "cifs", "dvs", "fhgfs", "fuse", "gfs2", "gpfs", "lustre", "nfs",
+    "nfs4", "ocfs2", "orangefs", "panfs", "pvfs2", "smb3", "virtiofs", "wekafs",
+}  # fmt: skip
+"""File systems that several machines can mount; fuse is also that of types such as fuse.sshfs."""
 OWN_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 -- named, not used
 """Folders that each node has separately."""
 
@@ -99,7 +101,7 @@ def place_of(path: str, mounts: Sequence[Mount], exported: Sequence[str], own_fo
     """
     above = [mount for mount in mounts if _is_below(path, mount.folder)]
     mount = max(reversed(above), key=lambda found: len(found.folder), default=Mount("/", ""))
-    if re.fullmatch(NETWORK, mount.kind):
+    if mount.kind.partition(".")[0] in NETWORK:
         return Place(*mount)
     if mount.kind in MEMORY:
         return Place(*mount, is_private=True)
