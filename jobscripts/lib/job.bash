@@ -267,6 +267,7 @@ make_absolute() {
     [ -n "${!1:-}" ] || return 0
     case $1=${!1} in # values that are not paths
         SLIPWAY_VENV=local | SLIPWAY_VENV=modules | SLIPWAY_VENV=conda:*) return ;;
+        SLIPWAY_SCRIPT="-m "*) return ;;
         SLIPWAY_IMAGE=*) ! image_is_name || return 0 ;;
     esac
     local links=()
