@@ -15,6 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 NAMES = [
     "guide",
+    "run",
     "session",
     "frameworks",
     "interactive",
@@ -182,6 +183,32 @@ ELSEWHERE = {
         "tests/unit/test_device.py",
         "ranks_for_gpus(settings(split, **launch)) == ranks",
     ),
+    # docs/guide.md, docs/run.md
+    "jobgen run my_train.py --site mine --nodes 2 --gpus-per-node 4 --time 4:00:00 -- --lr 0.1": (
+        "tests/unit/test_jobgen_run.py",
+        'run = Job("my_train.py", "--lr", "0.1", nodes=2, gpus_per_node=4, time="4:00:00"',
+    ),
+    "jobgen run my_train.py --site mine --nodes 2 --gpus-per-node 4 --data /scratch/mine -- --my-flag 1": (
+        "tests/cluster/test_run_command.py",
+        '(["my_train.py", "--nodes=2", "--gpus-per-node=2", "--",',
+    ),
+    "jobgen run my_train.py --site mine": (
+        "tests/cluster/test_run_command.py",
+        '(["my_train.py", "--nodes=2", "--gpus-per-node=2", "--",',
+    ),
+    "jobgen run -m package.train --site mine": (
+        "tests/cluster/test_run_command.py",
+        '(["-m", "package.train", "--name=mine",',
+    ),
+    "jobgen run configs/digits.toml --site mine": (
+        "tests/cluster/test_run_command.py",
+        '(["small.toml", "--nodes=2",',
+    ),
+    "jobgen run runs/my_train-4711 --nodes 1": (
+        "tests/cluster/test_run_command.py",
+        'follow(cluster, folder, f"runs/{run.name}",',
+    ),
+    "jobgen run --help": ("tests/unit/test_jobgen_run.py", 'main(["run", "--help"])'),
     # docs/data.md
     "SLIPWAY_CONFIG=configs/aerial.toml SLIPWAY_DATA=aerial.zip sbatch jobscripts/ddp.job": (
         "tests/image/test_data.py",

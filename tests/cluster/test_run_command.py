@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from clusters import CLUSTER, JOBGEN
 from clusters import AS_ROOT as SETTINGS
+from clusters import CLUSTER, JOBGEN
 from support import ROOT, digest, status
 
 SCRIPT = ROOT / "tests" / "scripts" / "session" / "classifier.py"
@@ -29,12 +29,17 @@ def folder(tmp_path):
     return tmp_path
 
 
+def following(folder, *words, place=tuple(HERE)):
+    """Return the command that runs ``words``, of which the first two are no arguments of the program, to its end."""
+    command = [CLUSTER, "run", "env", f"--chdir={folder}", *JOBGEN, "run", "--follow"]
+    return [*command, *words[:2], *SHARED, *CPUS, *place, *words[2:]]
+
+
 def follow(cluster, folder, *words, place=tuple(HERE), code=0, **env):
     """Run a job to its end; return its number and its log, which the command prints."""
-    command = [CLUSTER, "run", "env", f"--chdir={folder}", *JOBGEN, "run", "--follow", *words[:2], *SHARED, *CPUS, *place]
     done = subprocess.run(
-        [*command, *words[2:]], env=cluster.env | SETTINGS | env, stdin=subprocess.DEVNULL, capture_output=True,
-        text=True, timeout=280, check=False,
+        following(folder, *words, place=place), env=cluster.env | SETTINGS | env, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == code, done.stdout + done.stderr
     number, _, log = done.stdout.partition("\n")
@@ -74,8 +79,8 @@ def test_run_stopped_continues_on_one_node(cluster, folder):
     assert status(run)["state"] == "stopped"
     follow(cluster, folder, f"runs/{run.name}", "--nodes=2", place=[])
     assert status(run)["state"] == "done"
-    first, second = (digest(folder / "runs" / f"my_train-{number}" / "checkpoints" / "latest") for number in (whole, job.number))
-    assert first == second
+    other = folder / "runs" / f"my_train-{whole}"
+    assert digest(run / "checkpoints" / "latest") == digest(other / "checkpoints" / "latest")
 
 
 def test_failed_job_has_an_exit_code(cluster, folder):
@@ -85,13 +90,13 @@ def test_failed_job_has_an_exit_code(cluster, folder):
 
 
 def test_interrupted_follower_leaves_the_job_alone(cluster, folder):
-    command = [CLUSTER, "run", "env", f"--chdir={folder}", *JOBGEN, "run", "my_train.py", "--follow", *SHARED, *CPUS, *HERE]
-    words = [*command, "--gpus-per-node=2", "--", "--epochs", "400"]
-    with subprocess.Popen(words, env=cluster.env | SETTINGS, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    words = following(folder, "my_train.py", "--gpus-per-node=2", "--", "--epochs", "400")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(words, env=cluster.env | SETTINGS, text=True, **pipes) as process:
         number = process.stdout.readline().strip()
         job = cluster.job(number, folder / f"slurm-{number}.out")
         job.until("step 50 ")
-        cluster.run("pkill", "--signal", "INT", "--full", "jobgen run my_train.py --follow")
+        cluster.run("pkill", "--signal", "INT", "--full", "jobgen run --follow my_train.py")
         process.communicate(timeout=60)
     assert process.returncode == 130
     assert job.state == "RUNNING"

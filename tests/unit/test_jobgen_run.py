@@ -1,21 +1,18 @@
 """jobgen run and jobgen.Job: what a job is made of, and what is refused before it enters a queue."""
 
+import inspect
 import os
 import re
-import shutil
-import subprocess
 import sys
-import venv
 from pathlib import Path
 
 import pytest
 
-from jobgen import Job, JobgenError
+from jobgen import Job
 from jobgen.cli import main
 from jobgen.run.limits import clock, minutes_of
 from jobgen.run.program import program_of
 from messages import assert_error, refused, slugs
-from slipway.base.slugs import SLUGS
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.usefixtures("login_node")
@@ -118,7 +115,8 @@ class TestProgram:
         assert (program.kind, program.name) == (kind, name)
 
     @pytest.mark.parametrize(
-        ("file", "name"), [("my train (2).py", "my-train-2"), ("-x-.py", "x"), ("é.py", "train"), ("a" * 90 + ".py", "a" * 64)]
+        ("file", "name"),
+        [("my train (2).py", "my-train-2"), ("-x-.py", "x"), ("é.py", "train"), ("a" * 90 + ".py", "a" * 64)],
     )
     def test_name_is_valid_for_a_job(self, file, name):
         Path(file).touch()
@@ -145,14 +143,20 @@ class TestProgram:
 
 class TestRequest:
     def test_flags_become_directives_and_settings(self, folder, capsys):
-        words = ["--nodes", "2", "--gpus-per-node", "2", "--gpu-type", "a100", "--cpus-per-task", "6", "--mem", "64G",
-                 "--time", "4:00:00", "--partition", "short", "--account", "123", "--qos", "high", "--array", "0-3",
-                 "--name", "mine", "--spares", "1", "--data", "configs", "--image", "other.sif"]  # fmt: skip
+        given_flags = {
+            "nodes": 2, "gpus-per-node": 2, "gpu-type": "a100", "cpus-per-task": 6, "mem": "64G", "time": "4:00:00",
+            "partition": "short", "account": 123, "qos": "high", "array": "0-3", "name": "mine", "spares": 1,
+            "data": "configs", "image": "other.sif",
+        }  # fmt: skip
+        words = [f"--{flag}={value}" for flag, value in given_flags.items()]
         Path("other.sif").touch()
-        script, environment = submitted(folder, capsys, *words, "--env", "GREETING=it's 1", "--", "--lr", "0.1")
+        words += ["--env", "GREETING=it's 1", "--", "--lr", "0.1"]
+        script, environment = submitted(folder, capsys, *words)
         found = directives(script)
-        expected = {"job-name": "mine", "nodes": "3", "gpus-per-node": "a100:2", "cpus-per-task": "12", "mem": "65536M",
-                    "time": "04:00:00", "partition": "short", "account": "123", "qos": "high", "array": "0-3"}  # fmt: skip
+        expected = {
+            "job-name": "mine", "nodes": "3", "gpus-per-node": "a100:2", "cpus-per-task": "12", "mem": "65536M",
+            "time": "04:00:00", "partition": "short", "account": "123", "qos": "high", "array": "0-3",
+        }  # fmt: skip
         assert {name: found.get(name) for name in expected} == expected
         settings = given(script)
         assert settings["SLIPWAY_SCRIPT"] == "my_train.py"
@@ -197,8 +201,8 @@ class TestRequest:
 
     def test_pbs(self, folder, capsys):
         Path("pbs.toml").write_text(f'scheduler = "pbs"{SITE}'.replace("partition", "q").replace("account", "A"))
-        words = ["--queue", "short", "--account", "me", "--array", "0-3", "--nodes", "2", "--gpus-per-node", "2", "--mem", "10G"]
-        script, _ = submitted(folder, capsys, *words, "--", "--lr", "0.1", site="pbs.toml")
+        words = "--queue short --account me --array 0-3 --nodes 2 --gpus-per-node 2 --mem 10G -- --lr 0.1"
+        script, _ = submitted(folder, capsys, *words.split(), site="pbs.toml")
         text = " ".join(re.findall(r"(?m)^#PBS (.*)$", script))
         for part in ("-q short", "-A me", "-J 0-3", "-r y", "2:ncpus=16:ngpus=2:mem=10240mb:mpiprocs=2"):
             assert part in text
@@ -212,7 +216,7 @@ class TestRequest:
 
     def test_dry_run_returns_the_first_error(self, capsys):
         Path("slipway.sif").unlink()
-        out, err = run(capsys, "my_train.py", "--site", "mine.toml", "--dry-run", "--image", "slipway.sif", code=78)
+        out, _ = run(capsys, "my_train.py", "--site", "mine.toml", "--dry-run", "--image", "slipway.sif", code=78)
         assert out == ""
 
     def test_from_python(self, folder):
@@ -238,10 +242,11 @@ class TestRequest:
         run_folder = Path("runs", "my_train-101")
         run_folder.mkdir(parents=True)
         (run_folder / "job.sh").write_text(f"{script}\nrestore_setting SLIPWAY_SCRIPT my_train.py\n")
-        out, _ = run(capsys, str(run_folder), "--time", "8:00:00", "--", "--own-flag")
+        run(capsys, str(run_folder), "--time", "8:00:00", "--", "--own-flag")
         again = (folder / "102.script").read_text()
         found = directives(again)
-        assert (found["nodes"], found["time"], found["account"], found["job-name"]) == ("2", "08:00:00", "me", "my_train")
+        expected = {"nodes": "2", "time": "08:00:00", "account": "me", "job-name": "my_train"}
+        assert {name: found[name] for name in expected} == expected
         assert given(again)["SLIPWAY_RUN_DIR"] == str(run_folder.resolve())
         run(capsys, str(run_folder), "--nodes", "1")
         assert directives((folder / "103.script").read_text())["nodes"] == "1"
@@ -306,6 +311,14 @@ def test_misuse_is_refused_before_the_queue(folder, capsys, words, slug, code):
     assert_error(err, slug)
     assert (found, out) == (code, "")
     assert (folder / "number").read_text() == "100"
+
+
+def test_help_lists_each_argument_of_the_class(capsys):
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    text = capsys.readouterr().out
+    names = set(inspect.signature(Job).parameters) - {"program", "arguments", "module", "settings"}
+    assert [name for name in names if f"--{name.replace('_', '-')} " not in text] == []
 
 
 class TestThisMachine:

@@ -242,6 +242,7 @@ def _asked(job: JobId, runs: List[Run]) -> Tuple[Target, Optional[List[Seen]]]:
 
 
 def has_ended(target: Target, seen: List[Seen]) -> bool:
+    """Return whether the job has ended; ``seen``: the scheduler's records of it, else the files of its runs decide."""
     if seen:
         return all(job.phase == "ended" for job in seen)
     return target.queue is not None or (bool(target.runs) and all(run.ended for run in target.runs))

@@ -58,7 +58,7 @@ class RunFiles:
     @cached_property
     def status(self) -> Dict[str, Any]:
         """The status file; {} if it is missing or not complete."""
-        return _parsed(self.text(self.path / contract.STATUS))
+        return parsed(self.text(self.path / contract.STATUS))
 
     def kept_setting(self, name: str) -> str:
         """Return the value of a setting that job.sh keeps for later attempts; "" if it keeps none."""
@@ -136,13 +136,14 @@ def _last_record(path: Path) -> Dict[str, Any]:
     except OSError:
         return {}
     lines = data.decode(errors="replace").split("\n")
-    records = (_parsed(line) for line in reversed(lines if whole else lines[1:]))
+    records = (parsed(line) for line in reversed(lines if whole else lines[1:]))
     return next((record for record in records if record), {})
 
 
-def _parsed(text: str) -> Dict[str, Any]:
+def parsed(text: str) -> Dict[str, Any]:
+    """Return the JSON object in ``text``; {} if it is none, such as a line that is being written."""
     try:
         found = json.loads(text)
-    except (ValueError, RecursionError):  # empty, or partly written
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -62,6 +62,15 @@ def site_of(site: str, settings: List[str]) -> Site:
     return load(_find(site, "sites")[0], settings, Site)
 
 
+def spec_of(spec: str, settings: List[str]) -> JobSpec:
+    """Return the spec of the file or name ``spec``, with ``settings`` of its fields.
+
+    Raises:
+        JobgenError: if it cannot be read.
+    """
+    return load(_find(spec, "specs")[0], settings, JobSpec)
+
+
 def script_of(
     job: Job, *, output: Optional[str] = None, standalone: bool = False, given: Mapping[str, str] = NOTHING
 ) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
@@ -14,7 +14,6 @@ from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 from jobgen.base.errors import JobgenError, UsageError, warn
 from jobgen.base.job import Job as ResolvedJob
 from jobgen.base.job import Site
-from jobgen.jobs.run_files import RunFiles
 from jobgen.jobs.submit import (
     Submission,
     environment_without_job,
@@ -23,7 +22,7 @@ from jobgen.jobs.submit import (
     prepare,
     submit_for_job_number,
 )
-from jobgen.render.files import job_of, origin_in, script_of, site_of, write_script
+from jobgen.render.files import Origin, job_of, origin_in, site_of, spec_of, write_script
 from jobgen.resolve.load import divide
 from jobgen.run.limits import clock, minutes_of
 from jobgen.run.program import Program, program_of
@@ -174,36 +173,22 @@ class Job:
             JobgenError: if a check fails.
         """
         program = program_of(self._program, module=self._module)
-        environment = environment_without_job()
-        environment.update(program.settings)
-        if program.kind == "run":
-            origin = origin_in(Path(program.path, JOB_SCRIPT))
-            spec, site_name, settings = origin.spec, self._site or origin.site, [*origin.settings]
-            environment.setdefault("SLIPWAY_SCRIPT", "")
-            environment["SLIPWAY_SCRIPT"] = environment["SLIPWAY_SCRIPT"] or RunFiles(Path(program.path)).kept_setting(
-                "SLIPWAY_SCRIPT"
-            )
-        else:
-            site_name = self._site
-            spec, settings = "", [f"name={_toml(self._name or program.name)}"]
-        site = site_of(site_name, divide(self._settings)[1])
+        origin = self._origin(program)
+        site = site_of(origin.site, divide(self._settings)[1])
         scheduler = scheduler_of(site.scheduler)
-        spec = spec or self._spec(site, scheduler)
-        settings += self._resources(site, scheduler, spec=spec, is_new=program.kind != "run")
-        settings += self._scheduler_options(site, scheduler)
-        settings += self._settings
-        environment.update(self._variables())
-        standalone = is_standalone(environment)
-        job = job_of(spec, site_name, settings, standalone=standalone)
+        settings = [*origin.settings, *self._resources(site, scheduler, origin)]
+        settings += [*self._scheduler_options(site, scheduler), *self._settings]
+        environment = {**environment_without_job(), **program.settings, **self._variables()}
+        job = job_of(origin.spec, origin.site, settings, standalone=is_standalone(environment))
         runtime = self._runtime(program, job, environment)
         environment.update(runtime.settings)
         faults = [*_check_files(program, job, environment)]
         if faults and not dry_run:
             raise faults[0]
         if scheduler.has_queue:
-            submission = prepare(spec, site_name, settings, self._arguments, environment, dry_run=dry_run)
+            submission = prepare(origin.spec, origin.site, settings, self._arguments, environment, dry_run=dry_run)
         else:
-            submission = examine(job, self._arguments, environment, site=site_name, dry_run=dry_run)
+            submission = examine(job, self._arguments, environment, site=origin.site, dry_run=dry_run)
         submission = submission._replace(faults=(*faults, *submission.faults), variables=self._env)
         return Plan(program, submission, runtime.line)
 
@@ -222,34 +207,35 @@ class Job:
             raise JobgenError("job-rejected", "the scheduler rejected the job: its reason is on standard error.")
         return SubmittedRun(number)
 
-    def _spec(self, site: Site, scheduler: Scheduler) -> str:
-        """Return the name of the spec for the backend."""
+    def _origin(self, program: Program) -> Origin:
+        """Return spec, site and settings: those of the run that continues, or those of a new job."""
+        if program.kind == "run":
+            origin = origin_in(Path(program.path, JOB_SCRIPT))
+            return origin._replace(site=self._site or origin.site)
         backend = self._backend or "ddp"
         if backend not in SPECS:
             raise UsageError("bad-flag-value", f"--backend {backend!r} must be {', '.join(SPECS)}.")
-        if not scheduler.has_queue:
-            return "ddp-local"
+        site = site_of(self._site, divide(self._settings)[1])
+        settings = [f"name={_toml(self._name or program.name)}"]
+        if not scheduler_of(site.scheduler).has_queue:
+            return Origin("ddp-local", self._site, [*settings, f"backend={backend}"])
         on_cpus = site.accelerator == "none" or not site.gpus_per_node
-        return "cpu" if on_cpus and backend != "single" else SPECS[backend]
+        return Origin("cpu" if on_cpus and backend != "single" else SPECS[backend], self._site, [*settings, "nodes=1"])
 
-    def _resources(self, site: Site, scheduler: Scheduler, *, spec: str, is_new: bool) -> List[str]:
+    def _resources(self, site: Site, scheduler: Scheduler, origin: Origin) -> List[str]:
         """Return the settings of nodes, ranks, cores, memory and time."""
-        found = []
-        if scheduler.has_queue and (self._nodes is not None or is_new):
-            found.append(f"nodes={1 if self._nodes is None else self._nodes}")
-        elif not scheduler.has_queue and (self._nodes or 1) > 1:
+        if not scheduler.has_queue and (self._nodes or 1) > 1:
             raise JobgenError("no-scheduler", f"--nodes {self._nodes}: site {site.name} is this machine only.")
-        if self._backend and not scheduler.has_queue:
-            found.append(f"backend={self._backend}")
+        numbers = {"cpus_per_gpu": self._cpus, "spares": self._spares}
+        numbers["nodes"] = self._nodes if scheduler.has_queue else None
+        found = [f"{key}={value}" for key, value in numbers.items() if value is not None]
         if self._gpus is not None:
-            found.append(self._ranks(self._gpus, site, scheduler, spec))
-        for key, value in (("cpus_per_gpu", self._cpus), ("spares", self._spares)):
-            found += [] if value is None else [f"{key}={value}"]
-        for key, text in (("gpu_type", self._gpu_type), ("mem_per_node", self._mem)):
-            found += [f"{key}={_toml(text)}"] if text else []
+            found.append(self._ranks(self._gpus, site, scheduler, origin))
+        texts = {"gpu_type": self._gpu_type, "mem_per_node": self._mem}
+        found += [f"{key}={_toml(text)}" for key, text in texts.items() if text]
         return [*found, f"minutes={minutes_of(self._time)}"] if self._time else found
 
-    def _ranks(self, gpus: int, site: Site, scheduler: Scheduler, spec: str) -> str:
+    def _ranks(self, gpus: int, site: Site, scheduler: Scheduler, origin: Origin) -> str:
         """Return the setting for ``gpus`` GPUs per node: one rank each, or one process with all of them."""
         if gpus < 1:
             raise UsageError(
@@ -260,7 +246,8 @@ class Job:
                 "too-few-gpus",
                 f"--gpus-per-node {gpus}: the nodes of site {site.name} have {site.gpus_per_node} (gpus_per_node).",
             )
-        return f"devices_per_rank={gpus}" if "single" in (spec, self._backend) else f"ranks_per_node={gpus}"
+        is_single = spec_of(origin.spec, divide(origin.settings)[0]).backend == "single"
+        return f"devices_per_rank={gpus}" if is_single else f"ranks_per_node={gpus}"
 
     def _scheduler_options(self, site: Site, scheduler: Scheduler) -> List[str]:
         """Return the settings of the scheduler's options; the local machine has none, and is told so."""
@@ -301,19 +288,29 @@ def _check_files(program: Program, job: ResolvedJob, environment: Mapping[str, s
 
 
 def _start_here(submission: Submission) -> Path:
-    """Start the job's script in the background; return its run folder, beside which FOLDER.log has the output."""
-    environment = submission.environment
-    output = Path(environment.get("SLIPWAY_OUTPUT") or submission.job.site.output)
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    folder = Path(environment.get("SLIPWAY_RUN_DIR") or output / f"{submission.job.spec.name}-{stamp}-{os.getpid()}")
-    folder.mkdir(parents=True, exist_ok=True)
-    script = folder.with_name(f"{folder.name}.sh")
-    write_script(script, script_of(submission.job, given={**submission.given, "SLIPWAY_RUN_DIR": str(folder)},
-                                   standalone=not submission.library))
-    with folder.with_name(f"{folder.name}.log").open("ab") as log:
-        subprocess.Popen(["bash", str(script), *submission.arguments], env={**environment, "SLIPWAY_RUN_DIR": str(folder)},
-                         stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
-    return folder
+    """Start the job's script in the background; return its run folder, beside which FOLDER.log has the output.
+
+    Raises:
+        JobgenError: if the folder of run folders cannot be written.
+    """
+    output = Path(submission.environment.get("SLIPWAY_OUTPUT") or submission.job.site.output)
+    folder = submission.environment.get("SLIPWAY_RUN_DIR")
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        name = f"{submission.job.spec.name}-{time.strftime('%Y%m%d-%H%M%S')}-"
+        path = Path(folder or tempfile.mkdtemp(prefix=name, dir=output))
+        log = path.with_name(f"{path.name}.log").open("ab")
+    except OSError as error:
+        raise JobgenError("cannot-write", f"cannot write {output}: {error.strerror}.") from error
+    environment = {**submission.environment, "SLIPWAY_RUN_DIR": str(path)}
+    script = path.with_name(f"{path.name}.sh")
+    write_script(script, submission._replace(environment=environment).script)
+    with log:
+        subprocess.Popen(
+            ["bash", str(script), *submission.arguments], env=environment, stdin=subprocess.DEVNULL, stdout=log,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    return path
 
 
 def _toml(text: str) -> str:

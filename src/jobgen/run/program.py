@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Dict, Literal, NamedTuple, Optional
 
 from jobgen.base.errors import JobgenError, UsageError
-from slipway.base.contract import JOB_SCRIPT
+from jobgen.jobs.run_files import RunFiles
+from slipway.base.contract import INPUT_CONFIG, JOB_SCRIPT
 
 MAX_NAME_LENGTH = 64
 """Maximum characters of a job's name."""
@@ -34,7 +35,9 @@ class Program(NamedTuple):
         if self.kind == "configuration":
             return {"SLIPWAY_CONFIG": self.path, "SLIPWAY_SCRIPT": ""}
         if self.kind == "run":
-            return {"SLIPWAY_RUN_DIR": self.path}
+            kept, config = RunFiles(Path(self.path)).kept_setting("SLIPWAY_SCRIPT"), Path(self.path, INPUT_CONFIG)
+            used = {"SLIPWAY_SCRIPT": kept, "SLIPWAY_CONFIG": str(config) if config.is_file() else ""}
+            return {"SLIPWAY_RUN_DIR": self.path, **used}
         return {"SLIPWAY_SCRIPT": f"-m {self.path}" if self.kind == "module" else self.path}
 
     def __str__(self) -> str:
@@ -85,6 +88,7 @@ def _run(path: str) -> Program:
         )
     if script.stat().st_uid != os.geteuid():
         raise JobgenError(
-            "foreign-run", f"{path} is the run of another user: only its owner can continue it; copying it does not help."
+            "foreign-run",
+            f"{path} is the run of another user: only its owner can continue it. Begin a run of your own.",
         )
     return Program("run", os.path.abspath(path))  # noqa: PTH100 -- keeps links

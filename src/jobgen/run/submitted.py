@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 from jobgen.base.errors import JobgenError
 from jobgen.base.queue import Seen
 from jobgen.follow.commands import ASK, Target, cancel, has_ended, target_of
+from jobgen.jobs.run_files import parsed
 from jobgen.jobs.runs import Run
 from slipway.base.contract import METRICS
 
@@ -56,20 +56,14 @@ class SubmittedRun:
     def metrics(self) -> List[Dict[str, Any]]:
         """Return the records of the run's metrics.jsonl, in order; [] before the first.
 
-        A last line that is not complete yet is left out.
+        A line that is not complete yet is left out.
         """
         folder = self.folder
         try:
             lines = (folder / METRICS).read_text(encoding="utf-8").splitlines() if folder else []
         except FileNotFoundError:
             return []
-        records = []
-        for line in lines:
-            try:
-                records.append(json.loads(line))
-            except ValueError:  # being written
-                continue
-        return records
+        return [record for line in lines if (record := parsed(line))]
 
     def wait(self, timeout: Optional[float] = None) -> str:
         """Wait until the job ends, also over its requeues, and return its state.
@@ -101,7 +95,7 @@ class SubmittedRun:
         """Return the job number or run folder."""
         return f"SubmittedRun({self.name!r})"
 
-    def _look(self) -> "tuple[Target, List[Seen]]":
+    def _look(self) -> Tuple[Target, List[Seen]]:
         target, seen = target_of(self.name)
         return target, target.look() if seen is None else seen
 

@@ -14,7 +14,7 @@ from typing import ClassVar, Dict, List, Literal, Optional, Tuple
 import msgspec
 
 from jobgen.base.errors import JobgenError
-from jobgen.base.job import BUILDS, Job, Option
+from jobgen.base.job import BUILDS, Job, Option, Site
 from jobgen.base.queue import JobId, Phase, Seen, run_command
 from jobgen.base.shell import Expansion, Word, require_one_line, words_of
 from jobgen.schedulers import (
