@@ -1,4 +1,4 @@
-"""`jobgen status`, `logs` and `cancel`: local run folders, and jobs of schedulers that answer as the real ones do."""
+"""`jobgen list`, `status`, `logs`, `cancel`: local run folders, and schedulers that answer as the real ones do."""
 
 import errno
 import json
@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from jobgen.cli import main, parser
+from jobgen.follow.listing import _lines
 from jobgen.jobs.runs import Run
 from messages import assert_error, assert_names, assert_warning
 
@@ -848,6 +849,298 @@ class TestTwoSchedulers:
         make_run(here, "ddp-12", job="slurm 12")
         said(capsys, "cancel", "12.server")
         assert (here / "cancelled").read_text() == "qdel 12.server\n" * 2
+
+
+def in_queue(here, *jobs):
+    """Let squeue list jobs, given as number, state, time of submission, name and command."""
+    lines = [
+        f"{number}|{state}|Resources|node1|0:09|1:00:00|2020-11-24T{clock}:00|{here}|{name}|{command}"
+        for number, state, clock, name, command in jobs
+    ]
+    (here / "queue").write_text("".join(f"{line}\n" for line in lines))
+    program(here, "squeue", f'echo "$@" >>{here}/asked; exec /bin/cat {here}/queue')
+
+
+def began(run, clock, *, number=1):
+    """Set the times of a run's files as if its attempt had begun, and last written, at that time."""
+    for path in [run / "logs" / str(number) / "job", *run.glob("*.json*"), run / "logs" / str(number), run]:
+        at(path, f"2020-11-24 {clock}:00")
+
+
+def listed(capsys, *words):
+    """Return name, state, step, job and folder of each line of `jobgen list`."""
+    lines = said(capsys, "list", *words).out.splitlines()
+    rows = [line.split() for line in lines]
+    assert rows[0] == ["name", "state", "step", "job", "age", "folder"]
+    assert (
+        len({line.find(row[-1], line.find(row[3]) + len(row[3])) for line, row in zip(lines, rows, strict=True)}) == 1
+    )  # aligned
+    return [(row[0], row[1], row[2], row[3], row[-1]) for row in rows[1:]]
+
+
+OURS = "/scratch/jobgen-x1y2/ddp.job --epochs 3"
+
+
+class TestList:
+    def test_local_runs_are_listed_newest_first(self, here, capsys):
+        began(make_run(here, "old-20201120-210842-7", state="done", job="local 20201120-210842-7"), "08:00")
+        make_run(here, "ddp-20201121-210842-7", job="local 20201121-210842-7")
+        assert listed(capsys) == [
+            ("ddp", "running", "50", "-", "runs/ddp-20201121-210842-7"),
+            ("old", "done", "50", "-", "runs/old-20201120-210842-7"),
+        ]
+
+    def test_json_extends_facts_of_status(self, here, capsys):
+        began(make_run(here, "ddp-12", state="stopped", reason="user", job="slurm 12"), "08:00")
+        (found,) = json.loads(said(capsys, "list", "--json").out)
+        (facts,) = json.loads(said(capsys, "status", "--json").out)
+        stamp = time.mktime(time.strptime("2020-11-24 08:00", "%Y-%m-%d %H:%M"))
+        changed = time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(stamp))
+        assert found == {**facts, "name": "ddp", "job": "12", "scheduler": "slurm", "changed": changed}
+
+    @pytest.mark.usefixtures("here")
+    def test_no_runs_is_not_an_error(self, capsys):
+        out, err = said(capsys, "list")
+        assert (out, err.count("\n")) == ("", 1)
+        assert_names(err, "runs")
+        assert json.loads(said(capsys, "list", "--json").out) == []
+
+    def test_twenty_newest_runs_and_queued_ones_are_listed(self, here, capsys):
+        program(here, "scontrol", FORGOTTEN)
+        for number in range(25):
+            began(make_run(here, f"ddp-{number}", state="done", job=f"slurm {number}"), f"08:{number:02}")
+        in_queue(here, (2, "PENDING", "07:00", "ddp", OURS))
+        names = [folder for *_, folder in listed(capsys)]
+        assert names == [f"runs/ddp-{number}" for number in [*range(24, 4, -1), 2]]
+        assert_names(said(capsys, "list").err, " 4 ", "--all")
+        assert len(json.loads(said(capsys, "list", "--json").out)) == 21
+        assert len(listed(capsys, "--all")) == 25
+        assert said(capsys, "list", "--all").err == ""
+
+    def test_scheduler_refines_states_with_one_query(self, here, capsys):
+        program(here, "scontrol", "echo unexpected >&2; exit 1")
+        began(make_run(here, "ddp-12", state="out-of-time", reason="time-limit", job="slurm 12"), "08:00")
+        began(make_run(here, "ddp-40_2", job="slurm 40_2"), "08:10")
+        make_attempt(here / "runs" / "ddp-5", 1, job="slurm 5", code=1)
+        began(here / "runs" / "ddp-5", "07:00")
+        in_queue(
+            here,
+            (12, "PENDING", "08:01", "ddp", OURS),
+            ("40_2", "RUNNING", "08:02", "ddp", OURS),
+            ("40_[10-20%2]", "PENDING", "08:02", "ddp", OURS),
+            (50, "PENDING", "09:00", "mine", "/home/a/notebook.sh"),
+            (51, "COMPLETED", "09:00", "mine", "/home/a/notebook.sh"),
+            (52, "PENDING", "06:00", "ddp", f"{here}/runs/ddp-5/job.sh"),
+        )
+        rows = listed(capsys)
+        assert sorted(rows) == sorted([
+            ("mine", "pending", "-", "50", "-"),
+            ("ddp", "running", "50", "40_2", "runs/ddp-40_2"),
+            ("ddp", "pending", "-", "40", "-"),
+            ("ddp", "pending", "50", "12", "runs/ddp-12"),
+            ("ddp", "pending", "0", "52", "runs/ddp-5"),
+        ])  # fmt: skip
+        assert (here / "asked").read_text().count("\n") == 1
+
+    def test_filters_of_the_user_do_not_apply(self, here, capsys, monkeypatch):
+        program(here, "scontrol", FORGOTTEN)
+        program(here, "squeue", f"/usr/bin/env >{here}/environment")
+        monkeypatch.setenv("SQUEUE_STATES", "RUNNING")
+        monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
+        said(capsys, "list")
+        environment = (here / "environment").read_text().splitlines()
+        assert not [line for line in environment if line.startswith("SQUEUE_")]
+        assert {"SLURM_TIME_FORMAT=standard", "SLURM_BITSTR_LEN=0"} <= {*environment}
+
+    @pytest.mark.parametrize(
+        ("name", "script", "values"),
+        [
+            ("squeue", f"echo '{AWAY}' >&2; exit 1", ["Slurm", AWAY]),
+            ("qselect", f"echo '{PBS_AWAY}' >&2; exit 111", ["PBS", PBS_AWAY]),
+        ],
+    )
+    def test_unreachable_scheduler_is_a_warning(self, here, capsys, name, script, values):
+        program(here, {"squeue": "scontrol", "qselect": "qstat"}[name], "exit 1")
+        program(here, name, script)
+        make_run(here, "ddp-12", job="slurm 12")
+        out, err = said(capsys, "list", "--json")
+        assert_warning(err, "scheduler-silent", *values)
+        assert [run["state"] for run in json.loads(out)] == ["running"]
+        refused(capsys, "scheduler-silent", *values, words=["cancel"])
+
+    def test_jobs_of_pbs_are_listed(self, here, capsys):
+        chained = make_run(here, "ddp-12", state="out-of-time", job="pbs 12")
+        (chained / "requeues").write_text("1 12\n1 13\n")
+        began(chained, "08:00")
+        waiting = [pbs_job(here, "H", job=f"{job}.server") for job in ("13", "20[1]", "20[2]")]
+        array = PBS_ARRAY.replace("12[]", "20[]")
+        program(here, "qselect", 'echo "13.server"; echo "20[].server"')
+        program(
+            here,
+            "qstat",
+            f"[ \"$*\" = '-t -f 13.server 20[].server' ] && echo '{waiting[0]}{array}{''.join(waiting[1:])}'",
+        )
+        assert sorted(listed(capsys)) == [
+            ("ddp", "pending", "-", "20", "-"),
+            ("ddp", "pending", "50", "13", "runs/ddp-12"),
+        ]
+
+    def test_other_schedulers_imitation_of_qstat_is_not_asked(self, here, capsys):
+        program(here, "qstat", "exit 1")
+        make_run(here, "ddp-12", job="slurm 12")
+        assert said(capsys, "list").err == ""
+
+    def test_sweep_is_one_line_with_state_of_its_runs(self, here, capsys):
+        program(here, "scontrol", FORGOTTEN)
+        runs = [("a", "000", "40_0"), ("b", "001", "40_1"), ("c", "002", None)]
+        trials = [{"name": name, "run": run, "values": {}, "seed": 0, "rung": 0, "job": job} for name, run, job in runs]
+        head = {"schema": 1, "kind": "sweep", "scheduler": "slurm", "metric": "loss", "goal": "min", "seeds": 1}
+        make_run(here, "digits/000", state="done", job="slurm 40_0")
+        path = here / "runs" / "digits" / "sweep.json"
+        path.write_text(json.dumps({**head, "rungs": [], "axes": {}, "trials": trials}))
+        in_queue(here, ("40_1", "PENDING", "08:00", "digits", OURS))
+        assert listed(capsys) == [("digits", "pending", "-", "40", "runs/digits")]
+        in_queue(here)
+        assert listed(capsys) == [("digits", "missing", "-", "40", "runs/digits")]
+        path.write_text("{")
+        assert_warning(said(capsys, "list").err, "bad-record", path.relative_to(here))
+
+    def test_narrow_terminal_cuts_names_and_never_folders(self):
+        rows = [["name", "state", "folder"], ["a-very-long-name", "done", "runs/a-very-long-name-4711"]]
+        assert _lines(rows, 200) == _lines(rows, None)
+        assert _lines(rows, 45)[1] == "a-very-...  done   runs/a-very-long-name-4711"
+        assert _lines(rows, 10)[1] == "a-ver...  done   runs/a-very-long-name-4711"
+
+    def test_listing_of_many_runs_is_fast(self, here, capsys):
+        program(here, "scontrol", FORGOTTEN)
+        for number in range(300):
+            make_run(here, f"ddp-{number}", state="done", job=f"slurm {number}")
+        in_queue(here, (299, "RUNNING", "08:00", "ddp", OURS), (300, "PENDING", "08:00", "ddp", OURS))
+        start = time.monotonic()
+        said(capsys, "list")
+        assert time.monotonic() - start < 5
+
+
+class TestCancelOfNewest:
+    """Without an argument, only what the user submitted last is cancelled."""
+
+    @pytest.fixture(autouse=True)
+    def slurm(self, here):
+        job = SLURM_JOB.replace("JobId=12", "JobId=$4").format(state="RUNNING", reason="None", restarts=0, here=here)
+        program(here, "scontrol", f'echo "{job}"')
+        program(here, "scancel", f'echo "$@" >>{here}/cancelled')
+        in_queue(here)
+
+    def cancelled(self, here, capsys, *values):
+        """Return what `jobgen cancel` gives to scancel; its messages must contain the values."""
+        assert_names(said(capsys, "cancel").err, *values)
+        return (here / "cancelled").read_text()
+
+    def test_newest_of_two_running_jobs_is_cancelled_and_named(self, here, capsys):
+        """It is not the one that started or changed last."""
+        began(make_run(here, "ddp-13", job="slurm 13"), "08:10")
+        began(make_run(here, "ddp-12", job="slurm 12"), "08:20")
+        in_queue(here, (12, "RUNNING", "08:01", "ddp", OURS), (13, "RUNNING", "08:02", "ddp", OURS))
+        assert self.cancelled(here, capsys, "runs/ddp-13", "job 13") == "13\n"
+
+    def test_requeued_older_job_is_not_the_newest(self, here, capsys):
+        began(make_run(here, "ddp-12", state="out-of-time", job="slurm 12"), "08:00")
+        began(make_run(here, "ddp-13", job="slurm 13"), "08:10")
+        in_queue(here, (12, "PENDING", "09:00", "ddp", OURS), (13, "RUNNING", "08:02", "ddp", OURS))
+        assert self.cancelled(here, capsys, "job 13") == "13\n"
+
+    def test_ended_newest_run_is_refused_though_older_one_runs(self, here, capsys):
+        began(make_run(here, "ddp-12", job="slurm 12"), "08:00")
+        began(make_run(here, "ddp-13", job="slurm 13", state="done"), "08:10")
+        in_queue(here, (12, "RUNNING", "08:01", "ddp", OURS))
+        refused(capsys, "already-ended", "runs/ddp-13", words=["cancel"])
+        assert not (here / "cancelled").exists()
+
+    def test_ended_local_run_is_refused_though_older_job_runs(self, here, capsys):
+        began(make_run(here, "ddp-12", job="slurm 12"), "08:10")
+        began(make_run(here, "ddp-20201124-080500-7", state="done"), "08:05")
+        in_queue(here, (12, "RUNNING", "08:01", "ddp", OURS))
+        refused(capsys, "already-ended", "runs/ddp-20201124-080500-7", words=["cancel"])
+        in_queue(here, (12, "RUNNING", "08:07", "ddp", OURS))
+        assert self.cancelled(here, capsys, "job 12") == "12\n"
+
+    def test_job_submitted_before_earlier_one_ended_is_cancelled(self, here, capsys):
+        began(make_run(here, "ddp-12", job="slurm 12", state="failed"), "09:00")
+        in_queue(here, (13, "PENDING", "08:02", "ddp", OURS))
+        assert self.cancelled(here, capsys, "job 13") == "13\n"
+
+    def test_old_run_with_higher_number_does_not_count(self, here, capsys):
+        """Of a cluster whose numbers began anew."""
+        began(make_run(here, "ddp-9000", job="slurm 9000", state="done"), "07:00")
+        in_queue(here, (13, "PENDING", "08:02", "ddp", OURS))
+        assert self.cancelled(here, capsys, "job 13") == "13\n"
+
+    def test_whole_newest_array_is_cancelled(self, here, capsys):
+        began(make_run(here, "ddp-40_0", job="slurm 40_0", state="done"), "08:10")
+        began(make_run(here, "ddp-40_1", job="slurm 40_1"), "08:10")
+        in_queue(here, ("40_[2-9]", "PENDING", "08:01", "ddp", OURS), ("40_1", "RUNNING", "08:01", "ddp", OURS))
+        assert self.cancelled(here, capsys, "40") == "40\n"
+
+    @pytest.mark.parametrize("state", ["PENDING", "RUNNING"])
+    def test_newest_job_of_another_program_is_refused(self, here, capsys, state):
+        began(make_run(here, "ddp-12", job="slurm 12"), "08:00")
+        mine = here / "my notebook.sh"
+        mine.write_text("#!/bin/bash\nexec jupyter\n")
+        in_queue(here, (12, "RUNNING", "08:01", "ddp", OURS), (13, state, "08:02", "jupyter", f"{mine} --port 1"))
+        refused(capsys, "unclear-newest", "13", "jupyter", "runs/", words=["cancel"])
+        assert not (here / "cancelled").exists()
+        mine.write_text((ROOT / "jobscripts" / "ddp.job").read_text())
+        assert self.cancelled(here, capsys, "job 13") == "13\n"
+
+    def test_requeued_job_without_known_run_is_refused(self, here, capsys):
+        job = SLURM_JOB.format(state="PENDING", reason="None", restarts=1, here=here)
+        program(here, "scontrol", f"echo '{job}'")
+        began(make_run(here, "ddp-20201124-080500-7", state="done"), "08:05")
+        in_queue(here, (12, "PENDING", "08:07", "ddp", OURS))
+        refused(capsys, "unclear-newest", "12", words=["cancel"])
+        assert not (here / "cancelled").exists()
+
+    def test_waiting_job_that_continues_run_belongs_to_it(self, here, capsys):
+        run = make_run(here, "ddp-12", job="slurm 12", state="stopped")
+        began(run, "07:00")
+        in_queue(here, (13, "PENDING", "08:02", "ddp", f"{run}/job.sh --epochs 60"))
+        assert self.cancelled(here, capsys, "runs/ddp-12", "job 13") == "13\n"
+
+    def test_job_that_ends_meanwhile_is_refused(self, here, capsys):
+        slurm_answers(here, state="COMPLETED")
+        in_queue(here, (12, "RUNNING", "08:02", "ddp", OURS))
+        assert_error(said(capsys, "cancel", code=78).err, "already-ended", "12")
+        assert not (here / "cancelled").exists()
+
+    def test_local_run_is_stopped(self, here, capsys):
+        run = make_run(here)
+        began(make_run(here, "ddp-12", job="slurm 12", state="done"), "08:00")
+        assert_names(said(capsys, "cancel").err, "runs/ddp-7", "STOP")
+        assert (run / "STOP").exists()
+        assert not (here / "cancelled").exists()
+
+    def test_chained_job_of_older_submission_is_not_the_newest(self, here, capsys):
+        (here / "bin" / "scontrol").unlink()
+        run = make_run(here, "ddp-12", state="out-of-time", job="pbs 12")
+        (run / "requeues").write_text("1 12\n1 20\n")
+        began(run, "08:00")
+        began(make_run(here, "ddp-15", job="pbs 15"), "08:10")
+        jobs = {15: pbs_job(here, "R", job="15.server"), 20: pbs_job(here, "Q", job="20.server")}
+        at_once = "".join(jobs.values()).replace("Job_Name", "ctime = Tue Nov 24 08:05:00 2020\n    Job_Name")
+        program(here, "qselect", "echo 15.server 20.server")
+        program(here, "qdel", f'echo "$@" >>{here}/cancelled')
+        program(
+            here,
+            "qstat",
+            f"case \"$*\" in '-f 15') echo '{jobs[15]}' ;; '-t -f '*) echo '{at_once}' ;; *) {NOT_KNOWN} ;; esac",
+        )
+        assert self.cancelled(here, capsys, "runs/ddp-15", "job 15") == "15.server\n"
+
+    @pytest.mark.parametrize("folders", [[], ["empty"]])
+    def test_nothing_to_cancel_is_refused(self, here, capsys, folders):
+        for name in folders:
+            (here / "runs" / name).mkdir(parents=True)
+        refused(capsys, "no-such-run", "runs", words=["cancel"])
 
 
 class TestCompletion:

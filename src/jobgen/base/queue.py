@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from typing import List, Literal, NamedTuple, Optional, Protocol, Tuple
 
 Phase = Literal["waiting", "running", "ended"]
@@ -65,6 +66,14 @@ class Seen(NamedTuple):
     """Folder of submission."""
     failed: bool = False
     """Whether the scheduler counts its end as a failure, even if a run was only stopped and can continue."""
+    name: str = ""
+    """Name of the job."""
+    submitted: float = 0.0
+    """Time of submission or, under Slurm, of the last requeue, in seconds since 1970; 0.0 if it is not reported."""
+    script: str = ""
+    """Path of the submitted script, with its arguments if the scheduler takes any."""
+    requeued: bool = False
+    """Whether Slurm has requeued it."""
 
 
 class Queue(Protocol):
@@ -85,6 +94,14 @@ class Queue(Protocol):
         """
         ...
 
+    def mine(self) -> List[Seen]:
+        """Return the records of all waiting and running jobs of this user, and of each task of their arrays.
+
+        Raises:
+            JobgenError: if the scheduler does not answer.
+        """
+        ...
+
     def cancel(self, job: JobId, seen: List[Seen]) -> List[str]:
         """Return the command that cancels the job with a signal to its script first; ``seen``: its records."""
         ...
@@ -94,21 +111,37 @@ class Queue(Protocol):
         ...
 
 
+NO_COMMAND = 127
+"""Exit code of a command that cannot be started."""
 LIMIT = 60.0
 """Time limit of a scheduler's command, in seconds."""
 
 
-def run_command(command: List[str], **variables: str) -> Tuple[int, str, str]:
-    """Run a scheduler's command with additional ``variables``; return exit code, output, and errors on one line.
+def timestamp(text: str, form: str) -> float:
+    """Return a scheduler's local time in seconds since 1970; 0.0 if ``text`` does not have the format ``form``."""
+    try:
+        return time.mktime(time.strptime(text, form))
+    except (ValueError, OverflowError):
+        return 0.0
 
-    The exit code is 127 if the command cannot be started, and 124 after LIMIT seconds.
+
+def run_command(command: List[str], *, without: str = "", **variables: str) -> Tuple[int, str, str]:
+    """Run a scheduler's command; return exit code, output, and errors on one line.
+
+    The exit code is NO_COMMAND if the command cannot be started, and 124 after LIMIT seconds.
+
+    Args:
+        command: the command.
+        without: prefix of the variables to remove from its environment, if any.
+        variables: variables to add to its environment.
     """
     import subprocess  # noqa: PLC0415 -- not needed to render a script
 
+    environment = {name: value for name, value in os.environ.items() if not (without and name.startswith(without))}
     try:
         done = subprocess.run(
             command,
-            env={**os.environ, **variables},
+            env={**environment, **variables},
             capture_output=True,
             text=True,
             errors="replace",
@@ -116,7 +149,7 @@ def run_command(command: List[str], **variables: str) -> Tuple[int, str, str]:
             check=False,
         )
     except OSError as error:
-        return 127, "", f"{command[0]}: {error.strerror}"
+        return NO_COMMAND, "", f"{command[0]}: {error.strerror}"
     except subprocess.TimeoutExpired:
         return 124, "", f"{command[0]}: no answer within {LIMIT:.0f} s"
     return done.returncode, done.stdout, "; ".join(done.stderr.splitlines())[:300]

@@ -124,6 +124,11 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_following(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the commands for submitted jobs."""
+    command = commands.add_parser("list", help="list the newest runs and all jobs that wait or run")
+    command.add_argument("--all", action="store_true", help="list all runs in SLIPWAY_OUTPUT, or runs/")
+    command.add_argument("--json", action="store_true", help="print JSON, one object for each run")
+    command.set_defaults(command=_list)
+
     newest = "(default: the newest run in SLIPWAY_OUTPUT, or runs/)"
     command = commands.add_parser("status", help="print the state of a job and the progress of its run")
     what = f"a run, study or sweep folder, or a job number {newest}"
@@ -138,7 +143,8 @@ def _add_following(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     command.set_defaults(command=_logs)
 
     command = commands.add_parser("cancel", help="save and stop a job, or a run on this machine")
-    command.add_argument("target", metavar="RUN", help="a run folder or a job number")
+    what = "a run folder or a job number (default: the one submitted last, unless it has ended)"
+    command.add_argument("target", metavar="RUN", nargs="?", default="", help=what)
     command.set_defaults(command=_cancel)
 
 
@@ -210,6 +216,12 @@ def _shell(arguments: argparse.Namespace) -> int:
     return open_shell(
         arguments.site, arguments.settings, arguments.arguments, umask=arguments.umask, dry_run=arguments.dry_run
     )
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    from jobgen.follow.listing import list_runs  # noqa: PLC0415
+
+    return list_runs(as_json=arguments.json, every=arguments.all)
 
 
 def _status(arguments: argparse.Namespace) -> int:

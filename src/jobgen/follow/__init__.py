@@ -1,1 +1,1 @@
-"""The commands ``jobgen status``, ``logs`` and ``cancel``."""
+"""The commands ``jobgen list``, ``status``, ``logs`` and ``cancel``."""

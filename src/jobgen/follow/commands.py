@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Type
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from jobgen.base.errors import JobgenError, note, say
 from jobgen.base.queue import JobId, Queue, Seen, job_id
@@ -18,7 +18,8 @@ from jobgen.batch.study import record as studies
 from jobgen.batch.study.record import Study
 from jobgen.batch.sweep import results as sweeps
 from jobgen.batch.sweep.record import Sweep
-from jobgen.follow.lookup import newest_run, output_folder, runs_in_logs, runs_of, runs_with_suffix
+from jobgen.follow.lookup import newest_run, output_folder, run_set_in, runs_in_logs, runs_of, runs_with_suffix
+from jobgen.follow.newest import newest_submission
 from jobgen.follow.tasks import lines_of_jobs, lines_of_runs
 from jobgen.jobs.runs import Run
 from jobgen.schedulers import queue_of, queues_here
@@ -68,7 +69,7 @@ class Target(NamedTuple):
 
 def status(name: str, *, as_json: bool) -> int:
     """Print the state of a job and its run, a study or a sweep; ``as_json``: one object for each run."""
-    record = _run_set(name)
+    record = run_set_in(Path(name)) if name else None
     if as_json:
         print(json.dumps(_facts(record, name), indent=2))
     elif isinstance(record, Study):
@@ -80,13 +81,6 @@ def status(name: str, *, as_json: bool) -> int:
     else:
         _show(*target_of(name))
     return 0
-
-
-def _run_set(name: str) -> Optional[RunSet[Any, Any]]:
-    """Return the study or sweep in the folder ``name``; None if ``name`` is neither."""
-    kinds: List[Type[RunSet[Any, Any]]] = [Study, Sweep]
-    kind = next((kind for kind in kinds if name and kind.is_in(Path(name))), None)
-    return kind.read(Path(name)) if kind else None
 
 
 def _facts(record: Optional[RunSet[Any, Any]], name: str) -> List[Dict[str, Any]]:
@@ -145,10 +139,13 @@ def logs(name: str, *, follow: bool) -> int:
 def cancel(name: str) -> int:
     """Cancel the job so that its ranks save first; return the exit code.
 
+    Without ``name``: what the user submitted last, also a job that has no run folder yet, but nothing older.
+
     Raises:
-        JobgenError: if the job has ended, or cannot be cancelled from this machine.
+        JobgenError: if the job has ended, or cannot be cancelled from this machine; without ``name`` also if it is not
+            certain which job or run was submitted last.
     """
-    target, seen = target_of(name)
+    target, seen = target_of(name) if name else (_newest(), None)
     seen = target.look() if seen is None else seen
     if has_ended(target, seen):
         raise JobgenError("already-ended", f"{target} has already ended.")
@@ -168,6 +165,16 @@ def cancel(name: str) -> int:
     obeyed = "; a user script without slipway.Session ignores that file: stop it with Ctrl-C" if run.foreign else ""
     note(f"{run.path} was requested to save and stop by the file {run.stop.name}{obeyed}")
     return 0
+
+
+def _newest() -> Target:
+    """Return the job or run that the user submitted last, and print which it is."""
+    newest = newest_submission()
+    note(f"the newest run is {newest}")
+    if newest.group:
+        return Target(newest.group.key.job, newest.runs, newest.group.queue.name, newest.group.queue)
+    last = newest.runs[0].job
+    return _of(last.job if last else None, newest.runs, newest.scheduler)
 
 
 def target_of(name: str) -> Tuple[Target, Optional[List[Seen]]]:

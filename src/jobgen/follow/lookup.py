@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import List, Tuple
+from typing import Any, List, Optional, Tuple, Type
 
 from jobgen.base.errors import JobgenError
 from jobgen.base.queue import JobId, job_id
+from jobgen.batch.record import RunSet
+from jobgen.batch.study.record import Study
+from jobgen.batch.sweep.record import Sweep
 from jobgen.jobs.runs import Run
 from slipway.base.bounded_read import read_head
 
@@ -27,11 +30,27 @@ def newest_run() -> Run:
     Raises:
         JobgenError: if there are no runs.
     """
-    runs = _runs_in(output_folder())
+    runs = runs_here()
     if not runs:
         where = "" if os.environ.get("SLIPWAY_OUTPUT") else ", or set SLIPWAY_OUTPUT to your site's output"
         raise JobgenError("no-such-run", f"no runs in {output_folder()}: give a run folder or a job number{where}.")
     return max(runs, key=lambda run: run.changed)
+
+
+def runs_here() -> List[Run]:
+    """Return the runs in the output folder, in no order; studies and sweeps in it count as runs."""
+    return _runs_in(output_folder())
+
+
+def run_set_in(folder: Path) -> Optional[RunSet[Any, Any]]:
+    """Return the study or sweep in ``folder``, which need not exist; None if there is none.
+
+    Raises:
+        JobgenError: if its file cannot be read.
+    """
+    kinds: List[Type[RunSet[Any, Any]]] = [Study, Sweep]
+    kind = next((kind for kind in kinds if kind.is_in(folder)), None)
+    return kind.read(folder) if kind else None
 
 
 def runs_of(job: JobId, folder: Path) -> List[Run]:

@@ -24,7 +24,7 @@ def lines_of_jobs(seen: Sequence[Seen]) -> List[str]:
     for job in tasks:
         counts[job.state] += max(1, len(tasks_of(job.job_id)))  # Slurm lists waiting tasks as one job
     lines = [_of_job(job) for job in seen if job not in tasks]
-    lines.append(f"{sum(counts.values())} tasks: {_counted(counts)}")
+    lines.append(f"{sum(counts.values())} tasks: {counted(counts)}")
     return lines + _first([(job.job_id, [_of_job(job)]) for job in tasks if job.failed])
 
 
@@ -34,7 +34,7 @@ def lines_of_runs(runs: Sequence[Run], job: Optional[JobId]) -> List[str]:
         lines = [line for run in runs for line in _of_run(run, job)]
     else:
         states = [(run, run.state) for run in runs]
-        lines = [f"{len(runs)} runs in {runs[0].path.parent}: {_counted(Counter(state for _, state in states))}"]
+        lines = [f"{len(runs)} runs in {runs[0].path.parent}: {counted(Counter(state for _, state in states))}"]
         lines += _first([(run.path.name, _of_run(run, job)) for run, state in states if state in BAD])
     used = [found for run in runs for found in run.accounts]
     said = account.describe(used, attempts=sum(run.launches for run in runs))
@@ -58,7 +58,7 @@ def _of_run(run: Run, job: Optional[JobId]) -> List[str]:
     return lines
 
 
-def _counted(counts: Dict[str, int]) -> str:
+def counted(counts: Dict[str, int]) -> str:
     """Return the counts by state as text, the largest first."""
     return ", ".join(f"{count} {state}" for state, count in sorted(counts.items(), key=lambda item: -item[1]))
 

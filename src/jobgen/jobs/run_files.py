@@ -76,6 +76,10 @@ class RunFiles:
             return None
         return Started(scheduler, None if scheduler == "local" else job_id(job))
 
+    def starter(self, attempt: int) -> str:
+        """Return the job that started an attempt as text, for a local process too; "" if no job script did."""
+        return [*self.text(self.log(attempt, contract.ATTEMPT_JOB)).split(), "", ""][1]
+
     def code(self, attempt: int) -> str:
         """Return the exit code of an attempt's launch; "" until it exists."""
         code = self.text(self.log(attempt, contract.ATTEMPT_CODE)).strip()

@@ -25,6 +25,15 @@ class Progress(NamedTuple):
     """Reason of the last attempt's end: "SLUG: SENTENCE", a word, or ""."""
 
 
+class Origin(NamedTuple):
+    """The last submission of a run by its user."""
+
+    job: Optional[JobId]
+    """The submitted job, which later jobs may have continued automatically; None for a local process."""
+    began: float
+    """Start of that job's first attempt, by the file server's clock: an upper bound for the time of submission."""
+
+
 class Run:
     """The state of a run at the time when its files are read, at first use."""
 
@@ -33,6 +42,12 @@ class Run:
         self.path = path
         self.stop = path / contract.STOP
         self._files = RunFiles(path)
+
+    @property
+    def name(self) -> str:
+        """Name of the run folder, without the job that began the run if it ends with it."""
+        starters = [self._files.starter(number) for number in self._files.attempts[:1]]
+        return self.path.name.removesuffix(f"-{starters[0]}") if starters else self.path.name
 
     @cached_property
     def attempt(self) -> int:
@@ -106,6 +121,27 @@ class Run:
             return started
         begun = self._files.modified(self._files.log(self.attempt, contract.ATTEMPT_JOB)) or 0.0
         return started._replace(job=following) if (self._files.modified(requeues) or 0.0) > begun else started
+
+    @cached_property
+    def origin(self) -> Origin:
+        """The last submission of the run by its user, not by a job script that continued it."""
+        files = self._files
+        names = {number: files.starter(number) for number in files.attempts}
+        last = self.job
+        name = str(last.job) if last and last.job else names.get(self.attempt, "")
+        chain = [name]
+        while (name := self._continued.get(name, "")) and name not in chain:
+            chain.append(name)
+        starts = [files.modified(files.log(number, contract.ATTEMPT_JOB)) for number in names if names[number] in chain]
+        began = min([start for start in starts if start], default=files.modified(self.path / contract.PROVENANCE))
+        return Origin(job_id(chain[-1]) if last and last.job else None, began or self.changed)
+
+    @property
+    def _continued(self) -> Dict[str, str]:
+        """The job that each job of a chain continues, from the lines ``COUNT JOB`` of the requeues."""
+        rows = re.findall(r"(?m)^([0-9]+) (\S+)$", self._files.text(self.path / contract.REQUEUES))
+        pairs = [(old, new) for (one, old), (two, new) in zip(rows, rows[1:]) if one == two]
+        return {new: old for old, new in pairs if old != new}
 
     def started_by(self, job: JobId) -> Optional[Started]:
         """Return the latest start by ``job`` or by a task of the array ``job``; None if it never ran here."""

@@ -22,6 +22,8 @@ from jobgen.resolve.settings import settings_in, settings_of
 from jobgen.schedulers import scheduler_names, scheduler_of
 from slipway.base.errors import error_line
 
+FOLDER = "jobgen-"
+"""Start of the name of the temporary folder from which a script is submitted."""
 LIBRARY = Path("jobscripts", "lib")
 """Folder of the script library in a clone."""
 
@@ -202,7 +204,7 @@ def run_submit_command(
         JobgenError: if the scheduler's command is not on PATH.
     """
     scheduler = scheduler_of(submission.job.scheduler)
-    with tempfile.TemporaryDirectory(prefix="jobgen-") as folder:
+    with tempfile.TemporaryDirectory(prefix=FOLDER) as folder:
         path = Path(folder, submission.job.spec.name + scheduler.suffix)  # the log's name may contain it
         write_script(path, script)
         command = scheduler.submission(str(path), submission.arguments)

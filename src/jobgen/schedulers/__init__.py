@@ -124,7 +124,7 @@ class Scheduler:
     """Variables without that prefix that it sets in a job, or that a script derives from it."""
 
     queue: Optional[Queue] = None
-    """Queries and cancels submitted jobs for ``jobgen status``, ``logs`` and ``cancel``; None: not supported."""
+    """Queries and cancels submitted jobs for ``jobgen list``, ``status``, ``logs``, ``cancel``; None: not supported."""
 
     def directives(self, job: Job) -> List[Directive]:  # noqa: ARG002 -- for others
         """Return the directives at the top of the script, in order; [] if it is not submitted to a queue."""

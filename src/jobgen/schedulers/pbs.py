@@ -6,6 +6,8 @@ the time limit that works at all sites, so the script itself checks the clock.
 
 from __future__ import annotations
 
+import getpass
+import os
 import re
 import sys
 from shlex import join
@@ -15,7 +17,7 @@ import msgspec
 
 from jobgen.base.errors import JobgenError
 from jobgen.base.job import BUILDS, Job, Option, Site
-from jobgen.base.queue import JobId, Phase, Seen, run_command
+from jobgen.base.queue import NO_COMMAND, JobId, Phase, Seen, run_command, timestamp
 from jobgen.base.shell import Expansion, Word, require_one_line, words_of
 from jobgen.schedulers import (
     Array,
@@ -129,11 +131,23 @@ class PbsQueue:
             tries += [["-t", "-f", array], ["-x", "-t", "-f", array]]
         for arguments in tries:
             code, out, error = run_command(["qstat", *arguments])
-            if code and "-x" not in arguments and not any(text.lower() in error.lower() for text in UNKNOWN):
+            if code and "-x" not in arguments and not _is_unknown(error):
                 raise JobgenError("scheduler-silent", f"PBS does not answer for job {one}: {error}.")
-            if seen := [_of_qstat(text) for text in re.split(r"(?m)^Job Id: ", out)[1:]]:
+            if seen := _jobs_in(out):
                 return seen
         return []
+
+    def mine(self) -> List[Seen]:
+        """Query the jobs that qselect lists, all at once: qstat -u prints neither folders nor complete job numbers."""
+        code, out, error = run_command(["qselect", "-u", getpass.getuser()])
+        if code == NO_COMMAND:  # a qstat without qselect belongs to another scheduler, which imitates PBS
+            return []
+        jobs = out.split()
+        if jobs and not code:
+            code, out, error = run_command(["qstat", "-t", "-f", *jobs])  # -t: with the tasks of arrays
+        if code and not _is_unknown(error):  # some may have ended since
+            raise JobgenError("scheduler-silent", f"PBS does not list the jobs: {error}.")
+        return [job for job in _jobs_in(out) if job.phase != "ended"]
 
     def cancel(self, job: JobId, seen: List[Seen]) -> List[str]:  # noqa: ARG002 -- of the protocol
         """Return qdel with the server's name of the job: PBS sends SIGTERM to the script, which forwards it."""
@@ -144,6 +158,14 @@ class PbsQueue:
         _, out, _ = run_command(["qstat", "-B", "-f"])
         found = re.search(r"(?m)^ +max_(?:job_)?array_size = ([0-9]+)$", out)
         return int(found[1]) if found else None
+
+
+def _is_unknown(error: str) -> bool:
+    return any(text.lower() in error.lower() for text in UNKNOWN)
+
+
+def _jobs_in(listing: str) -> List[Seen]:
+    return [_of_qstat(text) for text in re.split(r"(?m)^Job Id: ", listing)[1:]]
 
 
 def _of_qstat(text: str) -> Seen:
@@ -166,9 +188,14 @@ def _of_qstat(text: str) -> Seen:
     index = re.search(r"\[(\d+)\]", job_id)
     log = fields.get("Output_Path", "").partition(":")[2]  # HOST:PATH
     log = log.replace("^array_index^", index[1] if index else "^array_index^")
-    folder = re.search(r"PBS_O_WORKDIR=([^,]*)", fields.get("Variable_List", ""))
+    variables = re.search(r"PBS_O_WORKDIR=([^,]*)", fields.get("Variable_List", ""))
+    folder = variables[1] if variables else ""
     failed = phase == "ended" and code != "0"
-    return Seen(job_id, state, phase, about, log, folder[1] if folder else "", failed)
+    submitted = timestamp(fields.get("ctime", ""), "%a %b %d %H:%M:%S %Y")
+    given = fields.get("Submit_arguments") or fields.get("submit_args") or ""
+    given = re.sub("<[^>]*>", " ", given)  # XML in some versions
+    script = os.path.join(folder, given.split()[-1]) if given.split() else ""  # noqa: PTH118 -- text, not a path yet
+    return Seen(job_id, state, phase, about, log, folder, failed, fields.get("Job_Name", ""), submitted, script)
 
 
 class PBS(Scheduler):

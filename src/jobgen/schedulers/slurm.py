@@ -8,7 +8,7 @@ from typing import ClassVar, Dict, List, Optional
 
 from jobgen.base.errors import JobgenError
 from jobgen.base.job import BUILDS, Job, Option
-from jobgen.base.queue import JobId, Phase, Seen, run_command
+from jobgen.base.queue import JobId, Phase, Seen, run_command, timestamp
 from jobgen.base.shell import quote, require_one_line
 from jobgen.schedulers import (
     Array,
@@ -117,6 +117,9 @@ RUNNING = {"RUNNING", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STA
 """In any other state the job has ended (squeue(1), JOB STATE CODES)."""
 FIELDS = ["JobID", "State", "ExitCode", "NodeList", "Elapsed", "Timelimit", "WorkDir"]
 """Fields requested from sacct, which reports the log's path only since 23.11."""
+MINE = {"JobID": "%i", "State": "%T", "Reason": "%r", "NodeList": "%N", "RunTime": "%M", "TimeLimit": "%l",
+        "SubmitTime": "%V", "WorkDir": "%Z", "JobName": "%j", "Command": "%o"}  # fmt: skip
+"""Fields requested from squeue, with their formats; names and paths, which may contain the separator, come last."""
 
 
 class SlurmQueue:
@@ -139,6 +142,18 @@ class SlurmQueue:
         options = ["--allocations", "--noheader", "--parsable2", f"--format={','.join(FIELDS)}"]
         code, out, _ = run_command(["sacct", f"--jobs={job}", *options])
         return [_of_sacct(line) for line in out.splitlines() if line] if code == 0 else []  # no accounting
+
+    def mine(self) -> List[Seen]:
+        """Query squeue, without the user's own filters and formats; --all includes hidden partitions."""
+        options = ["--me", "--all", "--noheader", f"--format={'|'.join(MINE.values())}"]
+        # for the first variable, see look
+        variables = {"SLURM_BITSTR_LEN": "0", "SLURM_TIME_FORMAT": "standard"}
+        code, out, error = run_command(["squeue", *options], without="SQUEUE_", **variables)
+        if code:
+            raise JobgenError("scheduler-silent", f"Slurm does not list the jobs: {error}.")
+        rows = [line.split("|", len(MINE) - 1) for line in out.splitlines()]
+        found = [_of_squeue(dict(zip(MINE, row))) for row in rows if len(row) == len(MINE)]
+        return [job for job in found if job.phase != "ended"]
 
     def cancel(self, job: JobId, seen: List[Seen]) -> List[str]:  # noqa: ARG002 -- of the protocol
         """Return scancel: it sends SIGTERM to all processes of the job; the script waits while the ranks save."""
@@ -164,6 +179,13 @@ def _of_sacct(line: str) -> Seen:
     return _seen(fields["JobID"], fields["State"].split(" ")[0], names, log=log)  # "CANCELLED by 1000"
 
 
+def _of_squeue(fields: Dict[str, str]) -> Seen:
+    number = fields["JobID"].partition("+")[0]  # 12+1 is a part of the heterogeneous job 12
+    seen = _seen(number, fields["State"], fields, log="")
+    submitted = timestamp(fields["SubmitTime"], "%Y-%m-%dT%H:%M:%S")
+    return seen._replace(name=fields["JobName"], submitted=submitted, script=fields["Command"])
+
+
 def _seen(job_id: str, state: str, fields: Dict[str, str], *, log: str) -> Seen:
     phase: Phase = "waiting" if state in WAITING else "running" if state in RUNNING else "ended"
     took = f"{fields.get('RunTime', '?')} of {fields.get('TimeLimit', '?')}"
@@ -172,10 +194,10 @@ def _seen(job_id: str, state: str, fields: Dict[str, str], *, log: str) -> Seen:
         "running": f"on {fields.get('NodeList', '?')} for {took}",
         "ended": f"after {took} on {fields.get('NodeList', '?')}, exit code {fields.get('ExitCode', '?')}",
     }[phase]
-    if fields.get("Restarts", "0") != "0":
+    if requeued := fields.get("Restarts", "0") != "0":
         about += f", {fields['Restarts']} restart(s)"
     failed = phase == "ended" and state != "COMPLETED"
-    return Seen(job_id, state, phase, about, log, fields.get("WorkDir", ""), failed)
+    return Seen(job_id, state, phase, about, log, fields.get("WorkDir", ""), failed, requeued=requeued)
 
 
 class Slurm(Scheduler):

@@ -328,6 +328,12 @@ GROUPS: Dict[str, Dict[str, Message]] = {
             "The given name or job number belongs to several runs.",
             "Give one of the run folders that the error lists.",
         ),
+        "unclear-newest": Message(
+            EXIT_CONFIG,
+            "`jobgen cancel` without an argument does not know for certain which run was submitted last. The newest job "
+            "has no run folder in the output folder, and its script is not one of jobgen's, or it was requeued.",
+            "Give the run folder or the job number; `jobgen list` shows both.",
+        ),
         "no-log": Message(
             EXIT_CONFIG,
             "The command found no log of the run here.",
