@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
-from typing import Any, Callable, List, Literal, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, List, Mapping, NamedTuple, Optional
 
-from jobgen.base.errors import JobgenError
+from jobgen.base.errors import JobgenError, note
 from jobgen.base.job import Job, JobSpec, Site
-from jobgen.base.paths import data_folder
 from jobgen.render.header import origin_of, version_of
 from jobgen.render.script import NOTHING, render
 from jobgen.resolve.load import divide, load
 from jobgen.resolve.resolve import resolve
+from jobgen.resolve.search import default_site, find_file
 from jobgen.schedulers import scheduler_names, scheduler_of
 from slipway.base.bounded_read import read_head
-from slipway.base.errors import did_you_mean
 
 LIMIT = 1 << 20
 """Maximum size of a script in bytes: four times the longest standalone script."""
@@ -36,14 +35,31 @@ def write_script(path: Path, text: str) -> None:
         raise JobgenError("cannot-write", f"cannot write {path}: {error.strerror}.") from error
 
 
+def site_or_default(site: Optional[str]) -> str:
+    """Return ``site``; if it is None, the default site, and print which one that is.
+
+    Raises:
+        JobgenError: if there is no default site.
+    """
+    if site is not None:
+        return site
+    found = default_site(os.environ)
+    if not found:
+        raise JobgenError(
+            "no-site", "no --site is given, and there is no default site: `jobgen site --detect --save` makes one."
+        )
+    note(f"site {found.site}, the default" + (f" ({found.source})" if found.source != found.site else ""))
+    return found.site
+
+
 def job_of(spec: str, site: str, settings: List[str], *, output: Optional[str] = None, standalone: bool = False) -> Job:
     """Return the job of the files or names ``spec`` and ``site``.
 
     Raises:
         JobgenError: if they cannot be read, or make no job.
     """
-    spec_path, spec_name = _find(spec, "specs")
-    site_path, site_name = _find(site, "sites")
+    spec_path, spec_name = find_file(spec, "specs", os.environ)
+    site_path, site_name = find_file(site, "sites", os.environ)
     of_spec, of_site = divide(settings)
     loaded = load(spec_path, of_spec, JobSpec), load(site_path, of_site, Site)
     origin = ["jobgen", "render", spec_name, "--site", site_name, *(["--standalone"] if standalone else [])]
@@ -111,56 +127,13 @@ def _compare(path: Path, parse: Callable[[List[str]], Any]) -> Stale:
         words = shlex.split(command)
     except ValueError:  # a quote is open
         words = []
-    if words[:2] != ["jobgen", "render"]:
+    given = parse(words[1:]) if words[:2] == ["jobgen", "render"] else None
+    if not (given and given.site):
         raise JobgenError(
-            "no-job-script", f"{path} has no line `Generated:`, so it is not a script of `jobgen render`."
+            "no-job-script",
+            f"{path} has no line `Generated:` with a spec and a site, so it is not a script of `jobgen render`.",
         )
-    given = parse(words[1:])
     chosen = {"output": given.output, "standalone": given.standalone}
     made = script_of(job_of(given.spec, given.site, given.settings, **chosen), **chosen)
     lines = unified_diff(text.splitlines(), made.splitlines(), str(path), "now", n=0, lineterm="")
     return Stale(path, command, version_of(text), list(lines))
-
-
-def folders_of(kind: Literal["specs", "sites"]) -> List[Path]:
-    """Return the folders that are searched for a file of this kind, in order of precedence.
-
-    Sites are the user's and the centre's too: in ~/.config/slipway/sites, those that SLIPWAY_SITES names, and
-    /etc/slipway/sites. The last folder is jobgen's own.
-    """
-    folders = [Path("jobscripts", kind)]
-    if kind == "sites":
-        config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")  # noqa: PTH111 -- may lack HOME
-        named = [Path(folder) for folder in os.environ.get("SLIPWAY_SITES", "").split(":") if folder]
-        folders += [Path(config, "slipway", "sites"), *named, Path("/etc/slipway/sites")]
-    return [*folders, data_folder("jobscripts", kind)]
-
-
-def _find(name: str, kind: Literal["specs", "sites"]) -> Tuple[str, str]:
-    """Return the path of the file ``name``, and its name in a command that runs in the same folder.
-
-    That is ``name`` itself if it is a path; else the file of that name in jobscripts/``kind`` here, which the command
-    names by its path; else one of the other folders, which the command names as it was.
-    """
-    if name.endswith(".toml") or "/" in name:
-        return name, name
-    folders = folders_of(kind)
-    for folder in folders:
-        if name in _names(folder):
-            path = str(folder / f"{name}.toml")
-            return path, path if folder == folders[0] else name
-    known = sorted({known for folder in folders for known in _names(folder)})
-    hint = did_you_mean(name, known, cutoff=0.75 if kind == "sites" else 0.5)  # people's own sites are called anything
-    if kind == "sites":
-        mine = shlex.quote(f"{name[:80]}.toml")
-        remedy = f"`jobgen site --detect --output {mine}` drafts one, which --site {mine} takes"
-    else:
-        remedy = f"{folders[-1]} has them, as files to copy"
-    raise JobgenError("unknown-name", f"no {kind[:-1]} {name[:80]!r}.{hint} There are: {', '.join(known)}; {remedy}.")
-
-
-def _names(folder: Path) -> List[str]:
-    try:
-        return [path.stem for path in folder.glob("*.toml")]
-    except OSError:  # another user's
-        return []
