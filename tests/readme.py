@@ -96,6 +96,7 @@ ELSEWHERE = {
         "tests/cluster/test_detect.py",
         '"site", "--detect", "--output"',
     ),
+    "jobgen site --detect --save": ("tests/unit/test_saved_site.py", '"site", "--detect", "--save"'),
     # docs/report.md
     "trainer report STUDY": ("tests/unit/test_report_study.py", "make_study(tmp_path"),
     "trainer report SWEEP": ("tests/unit/test_report_sweep.py", "make_sweep(tmp_path"),

@@ -46,7 +46,7 @@ class TestAsker:
         assert asker.run("no-such-program").error == os.strerror(errno.ENOENT)
         failing = script(tmp_path, "echo out; echo first >&2; echo why >&2; exit 3")
         assert asker.run(failing)[1:] == ("", "why")
-        silent = asker.run(script(tmp_path, "exit 3"))
+        silent = asker.run(script(tmp_path, "exit 3"), "again")
         assert (silent.text, silent.error.split()[-1]) == ("", "3")
         assert asker.run("no\0thing").error
         assert len(asker.failed) == 4

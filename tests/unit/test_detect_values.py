@@ -416,7 +416,7 @@ class TestDraftFile:
         assert load(str(path), [], Site).name == "Große Maschine"
         out, err = capsys.readouterr()
         assert (out, err[:11]) == ("", "jobgen: 15 ")
-        assert err.endswith(f" {path}: interface, output\n")
+        assert err.endswith(f" {path}: options.partition, interface, output\n")
         path.write_text("answers")
         assert main(["site", "--detect", "--output", str(path)]) == 78
         assert_error(capsys.readouterr().err, "file-exists", path)

@@ -354,3 +354,35 @@ class TestThisMachine:
     def test_several_nodes_are_refused(self, local):
         with refused("no-scheduler", code=78):
             Job("my_train.py", nodes=2, **local).plan()
+
+
+class TestDefaultSite:
+    @pytest.fixture(autouse=True)
+    def home(self, tmp_path, setenv):
+        """Set a home folder without sites."""
+        (tmp_path / "home").mkdir()
+        setenv(HOME=str(tmp_path / "home"), XDG_CONFIG_HOME=str(tmp_path / "home" / ".config"))
+        return tmp_path / "home"
+
+    def test_variable_names_the_site(self, folder, capsys, setenv):
+        setenv(SLIPWAY_SITE=str(Path("mine.toml").resolve()))
+        run(capsys, "my_train.py")
+        assert directives((folder / "101.script").read_text())["partition"] == "gpu"
+        assert Job("my_train.py").submit().name == "102"
+
+    def test_saved_default(self, folder, home, capsys):
+        sites = home / ".config" / "slipway" / "sites"
+        sites.mkdir(parents=True)
+        (sites / "default.toml").write_text(SITE)
+        run(capsys, "my_train.py")
+        assert directives((folder / "101.script").read_text())["account"] == "example"
+
+    def test_first_run_without_a_terminal_saves_and_submits_nothing(self, folder, home, capsys):
+        _, err = run(capsys, "my_train.py", code=78)
+        assert_error(err, "site-not-saved", "jobgen site --detect --save")
+        assert not list(home.rglob("*.toml"))
+        assert (folder / "number").read_text() == "100"
+
+    def test_from_python_nothing_is_asked(self):
+        with refused("no-site", "jobgen site --detect --save", code=78):
+            Job("my_train.py").submit()

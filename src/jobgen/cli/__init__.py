@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import List, Optional
 
-from jobgen.base.errors import JobgenError, note, say, warn
+from jobgen.base.errors import JobgenError, UsageError, note, say, warn
 from jobgen.batch.study.options import add_study
 from jobgen.batch.sweep.options import add_sweep
-from jobgen.run.options import add_run, variables
+from jobgen.run.options import add_run
 from slipway.base.contract import VERSION
 from slipway.base.errors import error_line
 from slipway.base.parser import Parser
@@ -84,14 +84,14 @@ def parser() -> argparse.ArgumentParser:
     command.set_defaults(command=_check)
 
     what = "check the job on this machine, then submit it; arguments after -- go to the training program"
-    usage = "%(prog)s [-h] --site SITE [--set KEY=VALUE] [--dry-run | --test-only] SPEC [-- ARGUMENT ...]"
+    usage = "%(prog)s [-h] [--site SITE] [--set KEY=VALUE] [--dry-run | --test-only] SPEC [-- ARGUMENT ...]"
     command = commands.add_parser("submit", parents=[job], help=what, usage=usage)
     how = command.add_mutually_exclusive_group()
     how.add_argument("--dry-run", action="store_true", help="print the script, the command and errors; submit nothing")
     how.add_argument("--test-only", action="store_true", help="only request the expected start time from the scheduler")
     command.set_defaults(command=_submit)
 
-    usage = "%(prog)s [-h] --site SITE [--set KEY=VALUE] [--dry-run] [-- COMMAND ...]"
+    usage = "%(prog)s [-h] [--site SITE] [--set KEY=VALUE] [--dry-run] [-- COMMAND ...]"
     what = "open a shell, or run a command, on a node in the image or environment of the site's jobs"
     command = commands.add_parser("shell", parents=[_where(_SETTINGS)], help=what, usage=usage)
     command.add_argument("--dry-run", action="store_true", help="print the script, the command and errors; run nothing")
@@ -106,7 +106,10 @@ def parser() -> argparse.ArgumentParser:
     command = commands.add_parser("site", help="draft a site file from this login node")
     command.add_argument("--detect", action="store_true", required=True, help="query the scheduler and this machine")
     command.add_argument("--name", help="name of the site (default: the cluster's name)")
-    command.add_argument("--output", metavar="FILE", help="output file (default: standard output)")
+    how = command.add_mutually_exclusive_group()
+    how.add_argument("--output", metavar="FILE", help="output file (default: standard output)")
+    how.add_argument("--save", action="store_true", help="ask open questions, then save the file as your default site")
+    command.add_argument("--yes", action="store_true", help="with --save: ask nothing, and save what was detected")
     command.set_defaults(command=_site)
 
     command = commands.add_parser(
@@ -158,26 +161,24 @@ def _job(settings: str) -> argparse.ArgumentParser:
 def _where(settings: str) -> argparse.ArgumentParser:
     """Return a parser with ``--site`` and ``--set``; ``settings`` is the help text of ``--set``."""
     job = argparse.ArgumentParser(add_help=False)
-    job.add_argument("--site", required=True, help="where to run: a file in jobscripts/sites, or its name")
+    what = "where to run: a file in jobscripts/sites, or its name (default: SLIPWAY_SITE, or your default site)"
+    job.add_argument("--site", help=what)
     job.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help=settings)
     return job
 
 
 def _run(arguments: argparse.Namespace) -> int:
     from jobgen.run.command import run  # noqa: PLC0415 -- keeps `--help` fast
-    from jobgen.run.job import Job  # noqa: PLC0415
 
-    own = {"command", "arguments", "umask", "program", "follow", "dry_run", "env"}
-    wanted = {name: value for name, value in vars(arguments).items() if name not in own}
-    job = Job(arguments.program, *arguments.arguments, env=variables(arguments.env), **wanted)
-    return run(job, dry_run=arguments.dry_run, follow=arguments.follow, umask=arguments.umask)
+    return run(arguments)
 
 
 def _render(arguments: argparse.Namespace) -> int:
-    from jobgen.render.files import job_of, script_of, write_script  # noqa: PLC0415 -- keeps `--help` fast
+    from jobgen.render.files import job_of, script_of, site_or_default, write_script  # noqa: PLC0415 -- fast `--help`
 
     chosen = {"output": arguments.output, "standalone": arguments.standalone}
-    script = script_of(job_of(arguments.spec, arguments.site, arguments.settings, **chosen), **chosen)
+    site = site_or_default(arguments.site)
+    script = script_of(job_of(arguments.spec, site, arguments.settings, **chosen), **chosen)
     if arguments.output:
         write_script(Path(arguments.output), script)
     else:
@@ -188,7 +189,7 @@ def _render(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> int:
     from jobgen.render.files import stale_scripts  # noqa: PLC0415
 
-    found = stale_scripts(arguments.scripts, parse=parser().parse_args)
+    found = stale_scripts(arguments.scripts)
     for script in found:
         for line in script.difference:
             say(line)
@@ -199,10 +200,11 @@ def _check(arguments: argparse.Namespace) -> int:
 
 def _submit(arguments: argparse.Namespace) -> int:
     from jobgen.jobs.submit import submit  # noqa: PLC0415
+    from jobgen.render.files import site_or_default  # noqa: PLC0415
 
     return submit(
         arguments.spec,
-        arguments.site,
+        site_or_default(arguments.site),
         arguments.settings,
         arguments.arguments,
         dry_run=arguments.dry_run,
@@ -212,10 +214,10 @@ def _submit(arguments: argparse.Namespace) -> int:
 
 def _shell(arguments: argparse.Namespace) -> int:
     from jobgen.jobs.interactive import open_shell  # noqa: PLC0415
+    from jobgen.render.files import site_or_default  # noqa: PLC0415
 
-    return open_shell(
-        arguments.site, arguments.settings, arguments.arguments, umask=arguments.umask, dry_run=arguments.dry_run
-    )
+    site = site_or_default(arguments.site)
+    return open_shell(site, arguments.settings, arguments.arguments, umask=arguments.umask, dry_run=arguments.dry_run)
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -243,8 +245,13 @@ def _cancel(arguments: argparse.Namespace) -> int:
 
 
 def _site(arguments: argparse.Namespace) -> int:
-    from jobgen.detect import write_draft  # noqa: PLC0415
+    from jobgen.detect import save_default_draft, write_draft  # noqa: PLC0415
 
+    if arguments.yes and not arguments.save:
+        raise UsageError("missing-argument", "--yes belongs to --save: add it, or remove --yes.")
+    if arguments.save:
+        save_default_draft(name=arguments.name, yes=arguments.yes)
+        return 0
     return write_draft(name=arguments.name, output=arguments.output)
 
 

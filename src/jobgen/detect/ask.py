@@ -33,19 +33,23 @@ class Answer(NamedTuple):
 
 
 class Asker:
-    """Runs commands and records failures; it does not start a program again after it has hung."""
+    """Runs each command once and records failures; it does not start a program again after it has hung."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         """``env``: the login node's environment, in which the commands run."""
         self.env = env
         self.failed: List[Answer] = []
         self._hanging: Set[str] = set()
+        self._answers: Dict[Tuple[Tuple[str, ...], bool], Answer] = {}
 
     def run(self, *words: str, both: bool = False, expected: bool = True) -> Answer:
         """Run a command and return its standard output; with ``both``, standard error too.
 
         If the command is missing, fails or hangs, the answer has no text. If ``expected``, it is added to ``failed``.
+        A command runs once; later calls return the same answer.
         """
+        if known := self._answers.get((words, both)):
+            return known
         command = join(words)
         if words[0] in self._hanging:
             answer = Answer(command, "", f"not asked, as {words[0]} did not answer before")
@@ -53,6 +57,7 @@ class Asker:
             answer = self._run(list(words), command, both=both)
         if answer.error and expected:
             self.failed.append(answer)
+        self._answers[words, both] = answer
         return answer
 
     def _run(self, words: List[str], command: str, *, both: bool) -> Answer:

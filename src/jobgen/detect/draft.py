@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from typing import Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Dict, Iterable, List, NamedTuple, Optional, Tuple, Union
 
 from jobgen.base.errors import printable
 from jobgen.base.job import TABLES, Site
@@ -25,10 +25,15 @@ class Found(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A question for the user, and an example of an answer."""
+    """A question for the user."""
 
     text: str
+    example: Optional[Value]
+    """An answer of the right form, which is not proposed."""
     candidate: Optional[Value]
+    """The proposed answer."""
+    choices: Tuple[str, ...]
+    """Possible answers, as far as detection found them."""
 
 
 class Draft:
@@ -43,9 +48,30 @@ class Draft:
         """Set a value, unless the key already has one."""
         self.found.setdefault(key, Found(value, source))
 
-    def add_question(self, key: str, question: str, candidate: Optional[Value] = None) -> None:
+    def add_question(
+        self,
+        key: str,
+        question: str,
+        example: Optional[Value] = None,
+        *,
+        candidate: Optional[Value] = None,
+        choices: Iterable[str] = (),
+    ) -> None:
         """Add a question about a key, or about its detected value."""
-        self.questions.setdefault(key, []).append(Question(question, candidate))
+        self.questions.setdefault(key, []).append(Question(question, example, candidate, tuple(choices)))
+
+    def open_questions(self) -> List[Tuple[str, Question]]:
+        """Return the questions with choices, and those about keys without a value, each with its key."""
+        pairs = [(key, question) for key, questions in self.questions.items() for question in questions]
+        return [pair for pair in pairs if pair[1].choices or pair[0] not in self.found]
+
+    def answer(self, key: str, question: Question, value: Value, source: str) -> None:
+        """Set the value of a key, and remove its question; ``source`` comes before that of an unchanged value."""
+        known = self.found.get(key)
+        self.found[key] = Found(value, f"{source}; {known.source}" if known and known.value == value else source)
+        self.questions[key].remove(question)
+        if not self.questions[key]:
+            del self.questions[key]
 
     def note(self, text: str) -> None:
         """Add a comment that belongs to no field."""
@@ -80,8 +106,9 @@ class Draft:
         lines: List[str] = []
         for question in self.questions.get(key, []):
             lines.append(_comment(question.text))
-            if question.candidate is not None:
-                lines.append(f"# {name} = {_toml(question.candidate)}")
+            shown = question.example if question.candidate is None else question.candidate
+            if shown is not None:
+                lines.append(f"# {name} = {_toml(shown)}")
         if key in self.found:
             value, source = self.found[key]
             line = f"{name} = {_toml(value)}"

@@ -47,4 +47,4 @@ def draft_single_machine(draft: Draft, asker: Asker) -> None:
     if cores:
         draft.add("cpus_per_gpu", max(1, len(set(cores)) // gpus), f"lscpu: {len(set(cores))} cores")
     else:
-        draft.add_question("cpus_per_gpu", "How many CPU cores per GPU?", 4)
+        draft.add_question("cpus_per_gpu", "How many CPU cores per GPU?", candidate=4)

@@ -6,18 +6,17 @@ import argparse
 import os
 import shlex
 from pathlib import Path
-from typing import Any, Callable, List, Literal, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from jobgen.base.errors import JobgenError
+from jobgen.base.errors import JobgenError, note
 from jobgen.base.job import Job, JobSpec, Site
-from jobgen.base.paths import data_folder
 from jobgen.render.header import origin_of, version_of
 from jobgen.render.script import NOTHING, render
 from jobgen.resolve.load import divide, load
 from jobgen.resolve.resolve import resolve
+from jobgen.resolve.search import default_site, find_file
 from jobgen.schedulers import scheduler_names, scheduler_of
 from slipway.base.bounded_read import read_head
-from slipway.base.errors import did_you_mean
 
 LIMIT = 1 << 20
 """Maximum size of a script in bytes: four times the longest standalone script."""
@@ -37,14 +36,31 @@ def write_script(path: Path, text: str) -> None:
         raise JobgenError("cannot-write", f"cannot write {path}: {error.strerror}.") from error
 
 
+def site_or_default(site: Optional[str]) -> str:
+    """Return ``site``; if it is None, the default site, and print which one that is.
+
+    Raises:
+        JobgenError: if there is no default site.
+    """
+    if site is not None:
+        return site
+    found = default_site(os.environ)
+    if not found:
+        raise JobgenError(
+            "no-site", "no --site is given, and there is no default site: `jobgen site --detect --save` makes one."
+        )
+    note(f"site {found.site}, the default" + (f" ({found.source})" if found.source != found.site else ""))
+    return found.site
+
+
 def job_of(spec: str, site: str, settings: List[str], *, output: Optional[str] = None, standalone: bool = False) -> Job:
     """Return the job of the files or names ``spec`` and ``site``.
 
     Raises:
         JobgenError: if they cannot be read, or make no job.
     """
-    spec_path, spec_name = _find(spec, "specs")
-    site_path, site_name = _find(site, "sites")
+    spec_path, spec_name = find_file(spec, "specs", os.environ)
+    site_path, site_name = find_file(site, "sites", os.environ)
     of_spec, of_site = divide(settings)
     loaded = load(spec_path, of_spec, JobSpec), load(site_path, of_site, Site)
     origin = ["jobgen", "render", spec_name, "--site", site_name, *(["--standalone"] if standalone else [])]
@@ -59,7 +75,7 @@ def site_of(site: str, settings: List[str]) -> Site:
     Raises:
         JobgenError: if it cannot be read.
     """
-    return load(_find(site, "sites")[0], settings, Site)
+    return load(find_file(site, "sites", os.environ)[0], settings, Site)
 
 
 def spec_of(spec: str, settings: List[str]) -> JobSpec:
@@ -68,7 +84,7 @@ def spec_of(spec: str, settings: List[str]) -> JobSpec:
     Raises:
         JobgenError: if it cannot be read.
     """
-    return load(_find(spec, "specs")[0], settings, JobSpec)
+    return load(find_file(spec, "specs", os.environ)[0], settings, JobSpec)
 
 
 def script_of(
@@ -89,6 +105,8 @@ class Origin(NamedTuple):
     spec: str
     site: str
     settings: List[str]
+    standalone: bool = False
+    output: Optional[str] = None
 
 
 def origin_in(script: Path) -> Origin:
@@ -97,12 +115,7 @@ def origin_in(script: Path) -> Origin:
     Raises:
         JobgenError: if the script cannot be read, or its header has no command of `jobgen render`.
     """
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("spec")
-    parser.add_argument("--site")
-    parser.add_argument("--set", dest="settings", action="append", default=[])
-    given, _ = parser.parse_known_args(_rendering(script)[1][2:])
-    return Origin(given.spec, given.site, given.settings)
+    return _origin_and_text(script)[0]
 
 
 class Stale(NamedTuple):
@@ -117,15 +130,13 @@ class Stale(NamedTuple):
     """The differences, as a unified diff."""
 
 
-def stale_scripts(paths: List[str], *, parse: Callable[[List[str]], Any]) -> List[Stale]:
+def stale_scripts(paths: List[str]) -> List[Stale]:
     """Return the stale ones of the scripts ``paths``, and of those in the folders ``paths``.
-
-    ``parse`` reads a command line as ``jobgen render`` does.
 
     Raises:
         JobgenError: if one cannot be read or names no such command, or there is no script at all.
     """
-    compared = [_compare(script, parse) for path in paths for script in _scripts_of(Path(path))]
+    compared = [_compare(script) for path in paths for script in _scripts_of(Path(path))]
     return [stale for stale in compared if stale.difference]
 
 
@@ -140,8 +151,8 @@ def _scripts_of(path: Path) -> List[Path]:
     return paths
 
 
-def _rendering(path: Path) -> Tuple[str, List[str]]:
-    """Return a script's text, and the words of the command that generates it."""
+def _origin_and_text(path: Path) -> Tuple[Origin, str]:
+    """Return a script's origin and its text."""
     try:
         text = read_head(str(path), limit=LIMIT).decode(errors="replace")
     except (OSError, ValueError) as error:
@@ -150,63 +161,30 @@ def _rendering(path: Path) -> Tuple[str, List[str]]:
         words = shlex.split(origin_of(text))
     except ValueError:  # a quote is open
         words = []
-    if words[:2] != ["jobgen", "render"]:
+    given, unknown = _origin_parser().parse_known_args(words[2:])
+    if words[:2] != ["jobgen", "render"] or unknown or not (given.spec and given.site):
         raise JobgenError(
-            "no-job-script", f"{path} has no line `Generated:`, so it is not a script of `jobgen render`."
+            "no-job-script",
+            f"{path} has no line `Generated:` with a spec and a site, so it is not a script of `jobgen render`.",
         )
-    return text, words
+    return Origin(**vars(given)), text
 
 
-def _compare(path: Path, parse: Callable[[List[str]], Any]) -> Stale:
+def _origin_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("spec", nargs="?", default="")
+    parser.add_argument("--site", default="")
+    parser.add_argument("--set", dest="settings", action="append", default=[])
+    parser.add_argument("--standalone", action="store_true")
+    parser.add_argument("--output")
+    return parser
+
+
+def _compare(path: Path) -> Stale:
     from difflib import unified_diff  # noqa: PLC0415 -- rendering needs none of it
 
-    text, words = _rendering(path)
-    given = parse(words[1:])
-    chosen = {"output": given.output, "standalone": given.standalone}
-    made = script_of(job_of(given.spec, given.site, given.settings, **chosen), **chosen)
+    origin, text = _origin_and_text(path)
+    chosen: Dict[str, Any] = {"output": origin.output, "standalone": origin.standalone}
+    made = script_of(job_of(origin.spec, origin.site, origin.settings, **chosen), **chosen)
     lines = unified_diff(text.splitlines(), made.splitlines(), str(path), "now", n=0, lineterm="")
     return Stale(path, origin_of(text), version_of(text), list(lines))
-
-
-def folders_of(kind: Literal["specs", "sites"]) -> List[Path]:
-    """Return the folders that are searched for a file of this kind, in order of precedence.
-
-    Sites are the user's and the centre's too: in ~/.config/slipway/sites, those that SLIPWAY_SITES names, and
-    /etc/slipway/sites. The last folder is jobgen's own.
-    """
-    folders = [Path("jobscripts", kind)]
-    if kind == "sites":
-        config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")  # noqa: PTH111 -- may lack HOME
-        named = [Path(folder) for folder in os.environ.get("SLIPWAY_SITES", "").split(":") if folder]
-        folders += [Path(config, "slipway", "sites"), *named, Path("/etc/slipway/sites")]
-    return [*folders, data_folder("jobscripts", kind)]
-
-
-def _find(name: str, kind: Literal["specs", "sites"]) -> Tuple[str, str]:
-    """Return the path of the file ``name``, and its name in a command that runs in the same folder.
-
-    That is ``name`` itself if it is a path; else the file of that name in jobscripts/``kind`` here, which the command
-    names by its path; else one of the other folders, which the command names as it was.
-    """
-    if name.endswith(".toml") or "/" in name:
-        return name, name
-    folders = folders_of(kind)
-    for folder in folders:
-        if name in _names(folder):
-            path = str(folder / f"{name}.toml")
-            return path, path if folder == folders[0] else name
-    known = sorted({known for folder in folders for known in _names(folder)})
-    hint = did_you_mean(name, known, cutoff=0.75 if kind == "sites" else 0.5)  # people's own sites are called anything
-    if kind == "sites":
-        mine = shlex.quote(f"{name[:80]}.toml")
-        remedy = f"`jobgen site --detect --output {mine}` drafts one, which --site {mine} takes"
-    else:
-        remedy = f"{folders[-1]} has them, as files to copy"
-    raise JobgenError("unknown-name", f"no {kind[:-1]} {name[:80]!r}.{hint} There are: {', '.join(known)}; {remedy}.")
-
-
-def _names(folder: Path) -> List[str]:
-    try:
-        return [path.stem for path in folder.glob("*.toml")]
-    except OSError:  # another user's
-        return []

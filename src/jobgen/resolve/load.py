@@ -54,6 +54,25 @@ def load(path: str, settings: List[str], kind: Type[T]) -> T:
             raise JobgenError("bad-value", f"--set {setting}: {above[0]!r} is not a table.")
         read = _value(value)
         target[last] = value if above == ["env"] and not isinstance(read, str) else read
+    return _convert(table, path, settings, kind)
+
+
+def check_value(key: str, value: Any) -> None:
+    """Check a value of the site's field ``key``, or of a key in a table, TABLE.KEY.
+
+    Raises:
+        JobgenError: if it is invalid.
+    """
+    field, _, name = key.partition(".")
+    _convert({"name": "site", field: {name: value} if name else value}, "answer", [], Site)
+
+
+def _convert(table: Dict[str, Any], path: str, settings: List[str], kind: Type[T]) -> T:
+    """Return the table of the file ``path``, with ``settings``, as a ``kind``.
+
+    Raises:
+        JobgenError: for an unknown key, or an invalid value.
+    """
     known = list(kind.__struct_fields__)
     for key in table:
         if key not in known:

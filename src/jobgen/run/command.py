@@ -2,46 +2,66 @@
 
 from __future__ import annotations
 
+import argparse
 import shlex
 import sys
 import tempfile
 from pathlib import Path
 
-from jobgen.base.errors import note, say
+from jobgen.base.errors import JobgenError, note, say
+from jobgen.detect import save_default_draft
 from jobgen.follow.commands import logs, target_of
 from jobgen.jobs.interactive import run_at_terminal
 from jobgen.jobs.submit import show, submit_for_job_number
-from jobgen.render.files import write_script
+from jobgen.render.files import site_or_default, write_script
 from jobgen.run.job import Job, Plan
+from jobgen.run.options import JOB, variables
+from jobgen.run.program import is_run_folder
 from jobgen.schedulers import scheduler_of
 from slipway.base.slugs import EXIT_FAILED
 
 
-def run(job: Job, *, dry_run: bool, follow: bool, umask: int) -> int:
-    """Submit ``job``, or run it on this machine if the site has no scheduler; return an exit code.
+def run(arguments: argparse.Namespace) -> int:
+    """Submit the job of a command line, or run it on this machine if the site has no scheduler; return an exit code.
 
-    The last line of standard output is the job's number, unless ``follow`` prints the job's log.
+    The first line of standard output is the job's number; with ``--follow``, the job's log is next. A user without a
+    default site is asked for it first.
 
     Returns:
-        0 if the job was submitted; with ``follow`` and without a scheduler, that of the run. For a dry run, the exit
+        0 if the job was submitted; with ``--follow``, and without a scheduler, that of the run. For a dry run, the exit
         code of the first error that the real command would report now, or 0.
 
     Raises:
         JobgenError: if a check fails.
     """
-    plan = job.plan(dry_run=dry_run)
+    wanted = {name: value for name, value in vars(arguments).items() if name in JOB}
+    if not is_run_folder(arguments.program):
+        wanted["site"] = arguments.site or _default_site(yes=arguments.yes)
+    job = Job(arguments.program, *arguments.arguments, env=variables(arguments.env), **wanted)
+    plan = job.plan(dry_run=arguments.dry_run)
     for line in plan.lines():
         note(line)
     submission, scheduler = plan.submission, scheduler_of(plan.submission.job.scheduler)
-    if dry_run:
+    if arguments.dry_run:
         return show(submission, scheduler.submission("SCRIPT", submission.arguments))
     if not scheduler.has_queue:
-        return _run_here(plan, umask=umask)
+        return _run_here(plan, umask=arguments.umask)
     number = submit_for_job_number(submission, submission.script)
     if not number:
         return EXIT_FAILED
     say(number)
-    return _follow(number) if follow else 0
+    return _follow(number) if arguments.follow else 0
+
+
+def _default_site(*, yes: bool) -> str:
+    """Return the default site; if there is none, draft it, ask the user, and save it."""
+    try:
+        return site_or_default(None)
+    except JobgenError as error:
+        if error.slug != "no-site":
+            raise
+    save_default_draft(name=None, yes=yes)
+    return site_or_default(None)
 
 
 def _run_here(plan: Plan, *, umask: int) -> int:

@@ -22,7 +22,7 @@ from jobgen.jobs.submit import (
     prepare,
     submit_for_job_number,
 )
-from jobgen.render.files import Origin, job_of, origin_in, site_of, spec_of, write_script
+from jobgen.render.files import Origin, job_of, origin_in, site_of, site_or_default, spec_of, write_script
 from jobgen.resolve.load import divide
 from jobgen.run.limits import clock, minutes_of
 from jobgen.run.program import Program, program_of
@@ -215,12 +215,13 @@ class Job:
         backend = self._backend or "ddp"
         if backend not in SPECS:
             raise UsageError("bad-flag-value", f"--backend {backend!r} must be {', '.join(SPECS)}.")
-        site = site_of(self._site, divide(self._settings)[1])
+        name = site_or_default(self._site or None)
+        site = site_of(name, divide(self._settings)[1])
         settings = [f"name={_toml(self._name or program.name)}"]
         if not scheduler_of(site.scheduler).has_queue:
-            return Origin("ddp-local", self._site, [*settings, f"backend={backend}"])
+            return Origin("ddp-local", name, [*settings, f"backend={backend}"])
         on_cpus = site.accelerator == "none" or not site.gpus_per_node
-        return Origin("cpu" if on_cpus and backend != "single" else SPECS[backend], self._site, [*settings, "nodes=1"])
+        return Origin("cpu" if on_cpus and backend != "single" else SPECS[backend], name, [*settings, "nodes=1"])
 
     def _resources(self, site: Site, scheduler: Scheduler, origin: Origin) -> List[str]:
         """Return the settings of nodes, ranks, cores, memory and time."""

@@ -15,6 +15,13 @@ EPILOG = """examples:
   jobgen run runs/my_train-4711 --time 8:00:00    # continue that run"""
 
 
+JOB = {
+    "module", "nodes", "gpus_per_node", "gpu_type", "cpus_per_task", "time", "partition", "account", "qos", "mem",
+    "name", "array", "data", "image", "venv", "conda", "backend", "spares", "site", "settings",
+}  # fmt: skip
+"""Options that are arguments of ``jobgen.Job``, with the same names; ``--env`` and the program are others."""
+
+
 def add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """Add the command; return its parser."""
     command = commands.add_parser(
@@ -66,7 +73,10 @@ def add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> ar
     group.add_argument("--follow", action="store_true", help=what)
     what = "print the script, the command and errors; submit nothing"
     group.add_argument("--dry-run", action="store_true", help=what)
-    group.add_argument("--site", default="", metavar="SITE", help="where to run: the site's name or file")
+    what = "where to run: the site's name or file (default: your default site; the first run drafts it)"
+    group.add_argument("--site", default="", metavar="SITE", help=what)
+    what = "on the first run: save the drafted site as your default without a question"
+    group.add_argument("--yes", action="store_true", help=what)
     what = "any other setting of spec or site; options.NAME=VALUE is an option of the scheduler"
     group.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help=what)
     return command

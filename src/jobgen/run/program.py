@@ -62,7 +62,7 @@ def program_of(path: str = "", *, module: str = "") -> Program:
         if not all(part.isidentifier() for part in module.split(".")):
             raise UsageError("bad-program", f"-m {module[:80]!r} is not the name of a Python module.")
         return Program("module", module)
-    if os.path.isdir(path):  # noqa: PTH112 -- accepts a NUL
+    if is_run_folder(path):
         return _run(path)
     kind: Optional[Literal["script", "configuration"]] = None
     if path.endswith(".py"):
@@ -78,6 +78,11 @@ def program_of(path: str = "", *, module: str = "") -> Program:
         raise JobgenError("no-script", f"{path} is missing, or not a file that can be read on this machine.")
     assert kind
     return Program(kind, path)
+
+
+def is_run_folder(path: str) -> bool:
+    """Return whether ``path`` is a folder, and so can only be a run to continue."""
+    return os.path.isdir(path)  # noqa: PTH112 -- accepts a NUL
 
 
 def _run(path: str) -> Program:

@@ -153,6 +153,23 @@ GROUPS: Dict[str, Dict[str, Message]] = {
             "A field of a site does not apply to its scheduler, or would have no effect.",
             "Use the field that the error names; see docs/sites.md.",
         ),
+        "no-site": Message(
+            EXIT_CONFIG,
+            "`jobgen` is used without `--site`, and neither you nor the centre has a default site.",
+            "Run `jobgen site --detect --save` on a login node, which makes your default site, or add `--site`.",
+        ),
+        "several-sites": Message(
+            EXIT_CONFIG,
+            "`jobgen` is used without `--site`, and you or the centre have several sites, none of which is the "
+            "default.",
+            "Add `--site NAME`, set `SLIPWAY_SITE`, or make one the default: `cd ~/.config/slipway/sites && ln -s "
+            "NAME.toml default.toml`.",
+        ),
+        "site-not-saved": Message(
+            EXIT_CONFIG,
+            "`jobgen site --detect --save` has no terminal to ask at, or you did not confirm. Nothing was saved.",
+            "Run it at a terminal, or add `--yes`, which saves what was detected without questions.",
+        ),
         "launcher-conflict": Message(
             EXIT_CONFIG,
             "The launcher (srun, mpirun, ssh ...) cannot start the ranks at this site: it does not work with the "

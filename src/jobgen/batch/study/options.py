@@ -40,6 +40,7 @@ def add_study(commands: argparse._SubParsersAction[argparse.ArgumentParser], job
 def _study(arguments: argparse.Namespace) -> int:
     from jobgen.batch.study.command import StudyRequest, study  # noqa: PLC0415 -- keeps `--help` fast
     from jobgen.batch.study.grid import Axes  # noqa: PLC0415
+    from jobgen.render.files import site_or_default  # noqa: PLC0415
 
     axes = Axes(arguments.ranks, arguments.cpus, arguments.nodes, arguments.backend, arguments.container)
-    return study(request_of(StudyRequest, arguments, axes=axes))
+    return study(request_of(StudyRequest, arguments, axes=axes, site=site_or_default(arguments.site)))

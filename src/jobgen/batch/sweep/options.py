@@ -41,5 +41,6 @@ def _seed(text: str) -> int:
 def _sweep(arguments: argparse.Namespace) -> int:
     from jobgen.batch.sweep.command import sweep  # noqa: PLC0415 -- keeps `--help` fast
     from jobgen.batch.sweep.request import SweepRequest  # noqa: PLC0415
+    from jobgen.render.files import site_or_default  # noqa: PLC0415
 
-    return sweep(request_of(SweepRequest, arguments))
+    return sweep(request_of(SweepRequest, arguments, site=site_or_default(arguments.site)))

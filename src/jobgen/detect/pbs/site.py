@@ -106,7 +106,12 @@ def _gpus(draft: Draft, pbs: PbsFacts, hosts: List[Host], with_gpus: Optional[Us
         known = sorted(text for text in texts if maker([text]))
         draft.add("accelerator", made_by, f"{NODES}: from the name {listed(known)}")
     else:
-        draft.add_question("accelerator", f"Are the GPUs from NVIDIA or AMD? {NODES} does not show it.", "nvidia")
+        draft.add_question(
+            "accelerator",
+            f"Are the GPUs from NVIDIA or AMD? {NODES} does not show it.",
+            candidate="nvidia",
+            choices=("nvidia", "amd"),
+        )
     _memory(draft, pbs, kind)
 
 

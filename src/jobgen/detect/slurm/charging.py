@@ -39,7 +39,7 @@ def _accounts(draft: Draft, slurm: SlurmFacts, partition: Optional[Partition], w
     chosen = _account(accounts, slurm, gpus=bool(without))
     draft.add("options.account", chosen, _account_source(accounts, chosen, slurm))
     if len(accounts) > 1:
-        draft.add_question("options.account", "Is this the right account to charge?")
+        draft.add_question("options.account", "Is this the right account to charge?", choices=accounts)
     if without:
         cpu_accounts = accounts_of(slurm, without)
         cpu_chosen = _account(cpu_accounts, slurm, gpus=False) if cpu_accounts else ""
@@ -87,9 +87,11 @@ def _qos_name(draft: Draft, key: str, slurm: SlurmFacts, partition: Optional[Par
         return ""
     possible = [name for name in dict.fromkeys(mine) if name in allowed] or ([] if mine else sorted(allowed))
     if not possible:
-        draft.add_question(key, f"Which QOS may you use there? {source}.", min(allowed))
+        draft.add_question(
+            key, f"Which QOS may you use there? {source}.", candidate=min(allowed), choices=sorted(allowed)
+        )
         return ""
     draft.add(key, possible[0], source)
     if len(possible) > 1:
-        draft.add_question(key, f"Is this the right QOS? You may use {listed(possible)}.")
+        draft.add_question(key, f"Is this the right QOS? You may use {listed(possible)}.", choices=possible)
     return possible[0]

@@ -24,8 +24,11 @@ MIN_SLURM_VERSION = (20, 11)
 """Oldest Slurm version for job scripts."""
 
 
-def draft_slurm(draft: Draft, asker: Asker, config: Dict[str, str]) -> bool:
-    """Detect the fields of a Slurm site from ``config`` and further queries; return whether it has Pyxis."""
+def draft_slurm(draft: Draft, asker: Asker, config: Dict[str, str], *, partition: str) -> bool:
+    """Detect the fields of a Slurm site from ``config`` and further queries; return whether it has Pyxis.
+
+    The values are those of the nodes of ``partition``; "", or a name that Slurm does not list: of the best partition.
+    """
     slurm = read_slurm(asker, config)
     version = config.get("SLURM_VERSION", "")
     if is_plain(name := config.get("ClusterName", "")):
@@ -37,7 +40,11 @@ def draft_slurm(draft: Draft, asker: Asker, config: Dict[str, str]) -> bool:
             f"Job scripts need Slurm {'.'.join(map(str, MIN_SLURM_VERSION))} or later; this cluster has {version}."
         )
     partitions = partitions_of(slurm)
-    with_gpus, without = best(partitions, gpus=True), best(partitions, gpus=False)
+    mine = [row for row in partitions if row.name == partition]
+    with_gpus = best(mine, gpus=True)
+    if not (with_gpus or best(mine, gpus=False)):
+        with_gpus, mine = best(partitions, gpus=True), []
+    without = best(partitions if with_gpus else mine or partitions, gpus=False)
     if with_gpus:
         kind = kind_of(with_gpus)
         _gpus(draft, asker, slurm, with_gpus, kind)
@@ -86,7 +93,10 @@ def _gpus(draft: Draft, asker: Asker, slurm: SlurmFacts, partition: Partition, k
         draft.add("accelerator", "none", f"{SINFO}: {known}; job scripts support only NVIDIA and AMD GPUs")
     else:
         draft.add_question(
-            "accelerator", f"Are the GPUs from NVIDIA or AMD? {SINFO} does not show it ({gres}).", "nvidia"
+            "accelerator",
+            f"Are the GPUs from NVIDIA or AMD? {SINFO} does not show it ({gres}).",
+            candidate="nvidia",
+            choices=("nvidia", "amd"),
         )
     fewest = min(kind.nodes, key=lambda nodes: nodes.cores / kind.shares(nodes))
     node = Node(fewest, node_facts(asker, fewest.first), partition.facts)
@@ -113,7 +123,12 @@ def _gpu_request(draft: Draft, slurm: SlurmFacts) -> None:
     elif version and _version(version) < (19, 5):
         draft.add("gpu_request", "gres", f"{CONFIG}: SLURM_VERSION={version}; --gpus-per-node came with 19.05")
     else:
-        draft.add_question("gpu_request", f"Which option requests GPUs? SelectType is {plugin or 'not known'}.", "gres")
+        draft.add_question(
+            "gpu_request",
+            f"Which option requests GPUs? SelectType is {plugin or 'not known'}.",
+            candidate="gres",
+            choices=("gres", "gpus-per-node"),
+        )
 
 
 def _partitions(draft: Draft, every: List[Partition], chosen: Partition, without: Optional[Partition]) -> None:
@@ -121,6 +136,10 @@ def _partitions(draft: Draft, every: List[Partition], chosen: Partition, without
     default = ", the default partition" if chosen.is_default else ""
     source = f"{SINFO}: {chosen.total(gpus=True)} GPUs in {sum(n.size for n in chosen.gpu_nodes)} nodes{default}"
     draft.add("options.partition", chosen.name, source + (f"; others with GPUs: {listed(others)}" if others else ""))
+    if others:
+        draft.add_question(
+            "options.partition", "Is this the right partition for GPU jobs?", choices=[chosen.name, *others]
+        )
     if without and not without.is_of_gpus:
         default = ", the default partition" if without.is_default else ""
         source = f"{SINFO}: {without.total(gpus=False)} nodes without GPUs{default}"
@@ -156,6 +175,8 @@ def _without_gpus(
     others = [part.name for part in every if part.name != chosen.name and part.is_allowed]
     more = f"; others: {listed(others)}" if others else ""
     draft.add("options.partition", chosen.name, f"{SINFO}: {chosen.total(gpus=False)} nodes{default}{more}")
+    if others:
+        draft.add_question("options.partition", "Is this the right partition?", choices=[chosen.name, *others])
 
 
 def _plugins(draft: Draft, slurm: SlurmFacts, with_gpus: Optional[Partition]) -> None:
