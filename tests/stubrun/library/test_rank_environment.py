@@ -95,6 +95,7 @@ def test_log_ranks_prints_counts_nodes_and_rendezvous(bash, given, count, named,
         ),
         ("SLIPWAY_PROFILER=nsys", [], [f"{LIB}/profile_rank.py", "-m", "trainer"], []),
         ("SLIPWAY_SCRIPT='my train.py'", ["x"], ["my train.py", "x"], ["my train.py", "x"]),
+        ("SLIPWAY_SCRIPT='-m package.train'", [], ["-m", "package.train"], ["-m", "package.train"]),
         ("SLIPWAY_PROFILER=nsys SLIPWAY_SCRIPT=mine.py", [], [f"{LIB}/profile_rank.py", "mine.py"], ["mine.py"]),
     ],
 )

@@ -76,6 +76,12 @@ def test_make_absolute_normalizes_path(bash, place, given, expected):
     assert bash('X=$1; make_absolute X; printf %s "$X"', given).out == expected.replace("{}", str(place))
 
 
+def test_module_is_no_path(bash, place):
+    code = "SLIPWAY_SCRIPT='-m package.train'; make_absolute SLIPWAY_SCRIPT; echo \"$SLIPWAY_SCRIPT\"; check_inputs"
+    code += "; bind_paths=(); set_binds; echo \"${bind_paths[@]}\""
+    assert bash(f"USE_CONTAINER=1; check_image() {{ :; }}; {code}").out == f"-m package.train\n{place}\n"
+
+
 def test_variables_exported_by_parent_job_are_unset(bash):
     code = 'export_to_ranks A=1 B="two words" C="x y=z" E=5; export D=4 E=6; bash -c "$1" 2>&1'
     start = START.format(scheduler="slurm", runtime="apptainer", lib=LIB)
