@@ -171,8 +171,15 @@ class TestRequest:
         assert (found["nodes"], found["gpus-per-node"], found["job-name"]) == ("1", "4", "my_train")
 
     def test_one_process_gets_all_gpus(self, folder, capsys):
-        found = directives(submitted(folder, capsys, "--backend", "single", "--gpus-per-node", "2")[0])
+        words = ["--backend", "single", "--gpus-per-node", "2", "--cpus-per-task", "6"]
+        found = directives(submitted(folder, capsys, *words)[0])
         assert (found["nodes"], found["ntasks-per-node"], found["gpus-per-node"]) == ("1", "1", "2")
+        assert found["cpus-per-task"] == "6"
+
+    def test_ranks_with_two_gpus_each(self, folder, capsys):
+        words = ["--gpus-per-node", "4", "--set", "devices_per_rank=2", "--cpus-per-task", "4", "--backend", "horovod"]
+        found = directives(submitted(folder, capsys, *words)[0])
+        assert (found["ntasks-per-node"], found["gpus-per-node"], found["cpus-per-task"]) == ("2", "4", "4")
 
     def test_horovod_starts_each_rank(self, folder, capsys):
         script, _ = submitted(folder, capsys, "--backend", "horovod", "--gpus-per-node", "2")
@@ -251,6 +258,19 @@ class TestRequest:
         run(capsys, str(run_folder), "--nodes", "1")
         assert directives((folder / "103.script").read_text())["nodes"] == "1"
 
+    def test_run_that_trains_now_is_refused(self):
+        Path("run").mkdir()
+        Path("run", "job.sh").touch()
+        Path("run", "lock").touch()  # a heartbeat
+        with refused("folder-in-use", "run"):
+            Job("run").plan()
+
+    def test_values_of_other_types(self, folder):
+        run = Job(Path("my_train.py"), "--lr", 0.1, time=90, env={"OMP_NUM_THREADS": 2}, site="mine.toml").submit()
+        script = (folder / f"{run.name}.script").read_text()
+        assert (directives(script)["time"], given(script)["OMP_NUM_THREADS"]) == ("01:30:00", "2")
+        assert (folder / f"{run.name}.arguments").read_text().splitlines()[2:] == ["--lr", "0.1"]
+
     def test_run_of_another_user(self, monkeypatch):
         Path("run").mkdir()
         Path("run", "job.sh").touch()
@@ -258,10 +278,12 @@ class TestRequest:
         with refused("foreign-run", "run", code=78):
             Job("run").plan()
 
-    def test_rejected_job(self, setenv):
+    def test_job_that_the_scheduler_refuses(self, setenv, capsys):
         setenv(REFUSED="101")
-        with refused("job-rejected", code=1):
+        with refused("submission-refused", code=78):
             Job("my_train.py", site="mine.toml").submit()
+        out, err = run(capsys, "my_train.py", "--site", "mine.toml", "--set", "name=x", code=0)
+        assert (out.split(), "error" in err) == (["102"], False)
 
 
 MISUSES = [
@@ -290,6 +312,11 @@ MISUSES = [
     ("my_train.py --data missing", "no-data", 78),
     ("my_train.py --env X", "bad-flag-value", 2),
     ("my_train.py --env 1=2", "bad-flag-value", 2),
+    ("my_train.py --env PATH=/x", "bad-flag-value", 2),
+    ("my_train.py --env SLIPWAY_SCRIPT=x.py", "bad-flag-value", 2),
+    ("my_train.py --follow --array 0-3", "flag-conflict", 2),
+    ("my_train.py --backend single --gpus-per-node 2 --cpus-per-task 3", "bad-flag-value", 2),
+    ("my_train.py --gpus-per-node 3 --set devices_per_rank=2", "bad-flag-value", 2),
     ("my_train.py --mem lots", "bad-value", 78),
     ("my_train.py --cpus-per-task 0", "bad-value", 78),
     ("my_train.py --name ../x", "bad-value", 78),

@@ -8,11 +8,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from jobgen.base.errors import JobgenError, note, say
-from jobgen.detect import save_default_draft
-from jobgen.follow.commands import logs, target_of
+from jobgen.base.errors import JobgenError, UsageError, note, say
 from jobgen.jobs.interactive import run_at_terminal
-from jobgen.jobs.submit import show, submit_for_job_number
+from jobgen.jobs.submit import show
 from jobgen.render.files import site_or_default, write_script
 from jobgen.run.job import Job, Plan
 from jobgen.run.options import JOB, variables
@@ -34,6 +32,8 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         JobgenError: if a check fails.
     """
+    if arguments.follow and arguments.array:
+        raise UsageError("flag-conflict", "--follow prints one log, but an --array has one for each task.")
     wanted = {name: value for name, value in vars(arguments).items() if name in JOB}
     if not is_run_folder(arguments.program):
         wanted["site"] = arguments.site or _default_site(yes=arguments.yes)
@@ -46,9 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
         return show(submission, scheduler.submission("SCRIPT", submission.arguments))
     if not scheduler.has_queue:
         return _run_here(plan, umask=arguments.umask)
-    number = submit_for_job_number(submission, submission.script)
-    if not number:
-        return EXIT_FAILED
+    number = plan.job_number()
     say(number)
     return _follow(number) if arguments.follow else 0
 
@@ -60,6 +58,8 @@ def _default_site(*, yes: bool) -> str:
     except JobgenError as error:
         if error.slug != "no-site":
             raise
+    from jobgen.detect import save_default_draft  # noqa: PLC0415 -- for the first run only
+
     save_default_draft(name=None, yes=yes)
     return site_or_default(None)
 
@@ -77,6 +77,8 @@ def _run_here(plan: Plan, *, umask: int) -> int:
 
 def _follow(number: str) -> int:
     """Print the job's log until it ends, and return 0 if its run is done; Ctrl-C leaves the job alone."""
+    from jobgen.follow.commands import logs, target_of  # noqa: PLC0415 -- most jobs are not followed
+
     try:
         logs(number, follow=True)
     except KeyboardInterrupt:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
+from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Union
 
 from jobgen.base.errors import JobgenError, UsageError, warn
 from jobgen.base.job import Job as ResolvedJob
-from jobgen.base.job import Site
+from jobgen.base.job import JobSpec, Site
 from jobgen.jobs.submit import (
     Submission,
     environment_without_job,
@@ -27,9 +28,11 @@ from jobgen.resolve.load import divide
 from jobgen.run.limits import clock, minutes_of
 from jobgen.run.program import Program, program_of
 from jobgen.run.runtime import Runtime, check_program, choose_runtime, module_file
-from jobgen.run.submitted import SubmittedRun
 from jobgen.schedulers import Scheduler, scheduler_of
 from slipway.base.contract import JOB_SCRIPT
+
+if TYPE_CHECKING:
+    from jobgen.run.submitted import SubmittedRun
 
 SPECS = {"ddp": "ddp", "horovod": "horovod-gloo", "single": "single"}
 """Spec of each backend, for nodes with GPUs. horovod-gloo needs no MPI."""
@@ -51,12 +54,24 @@ class Plan(NamedTuple):
         """Whether a scheduler runs the job, not this machine."""
         return scheduler_of(self.submission.job.scheduler).has_queue
 
+    def job_number(self) -> str:
+        """Submit the job and return its number.
+
+        Raises:
+            JobgenError: if the scheduler refuses it.
+        """
+        number = submit_for_job_number(self.submission, self.submission.script)
+        if not number:
+            raise JobgenError("submission-refused", "the scheduler refused the job; its reason is above.")
+        return number
+
     def lines(self) -> List[str]:
         """Return what will run where, one line each."""
         job, scheduler = self.submission.job, scheduler_of(self.submission.job.scheduler)
         words = [str(self.program), *map(shlex.quote, self.submission.arguments)]
-        name, output = job.spec.name, self.submission.environment.get("SLIPWAY_OUTPUT") or job.site.output
-        folder = self.program.path if self.program.kind == "run" else f"{output}/{name}-<job>"
+        environment = self.submission.environment
+        output = environment.get("SLIPWAY_OUTPUT") or job.site.output
+        folder = environment.get("SLIPWAY_RUN_DIR") or f"{output}/{job.spec.name}-<job>"
         found = [f"program  {' '.join(words)}", f"folder   {folder}"]
         if self.runtime:
             found.insert(1, f"in       {self.runtime}")
@@ -76,14 +91,11 @@ class Plan(NamedTuple):
 def _at_the_limit(submission: Submission, scheduler: Scheduler) -> str:
     """Return what happens when the job reaches its time limit, as a clause."""
     job, environment = submission.job, submission.environment
-    command = scheduler.resumes.get(job.resume)
     most = environment.get("SLIPWAY_MAX_REQUEUES") or str(job.spec.max_requeues)
-    if not command or most == "0":
-        then = "then `jobgen run FOLDER` continues the run"
-    else:
-        then = f"then the job starts again, at most {most} times"
-    who = "a script that uses slipway.Session" if environment.get("SLIPWAY_SCRIPT") else "the trainer"
-    return f"before that {who} saves, {then}"
+    then = f"the job starts again, at most {most} times" if scheduler.resumes.get(job.resume) and most != "0" else ""
+    saves = f"saves before that, and {then or '`jobgen run FOLDER` continues it'}"
+    is_script = environment.get("SLIPWAY_SCRIPT")
+    return f"a script with slipway.Session {saves}; other scripts end" if is_script else f"the trainer {saves}"
 
 
 class Job:
@@ -101,21 +113,21 @@ class Job:
 
     def __init__(
         self,
-        program: str = "",
-        *arguments: str,
+        program: Union[str, os.PathLike[str]] = "",
+        *arguments: Union[str, float],
         module: str = "",
         nodes: Optional[int] = None,
         gpus_per_node: Optional[int] = None,
         gpu_type: str = "",
         cpus_per_task: Optional[int] = None,
-        time: str = "",
+        time: Union[str, int] = "",
         partition: str = "",
         account: str = "",
         qos: str = "",
         mem: str = "",
         name: str = "",
         array: str = "",
-        env: Optional[Mapping[str, str]] = None,
+        env: Optional[Mapping[str, Union[str, float]]] = None,
         data: str = "",
         image: str = "",
         venv: str = "",
@@ -136,7 +148,8 @@ class Job:
             gpus_per_node: GPUs on each node, one rank per GPU; by default all GPUs of a node.
             gpu_type: Slurm's name of the GPU type, such as a100.
             cpus_per_task: CPU cores per rank.
-            time: time limit in a format of Slurm's --time: MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS.
+            time: time limit: minutes, or text in a format of Slurm's --time: MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM or
+                D-HH:MM:SS.
             partition: Slurm partition, or PBS queue.
             account: account or project to charge.
             qos: Slurm quality of service.
@@ -155,11 +168,12 @@ class Job:
             site: the site's name or file; by default the user's or the centre's default site.
             settings: further settings KEY=VALUE of the spec or the site (docs/sites.md).
         """
-        self._program, self._module, self._arguments = program, module, [*arguments]
+        self._program, self._module, self._arguments = os.fspath(program), module, [str(word) for word in arguments]
         self._nodes, self._gpus, self._gpu_type, self._cpus = nodes, gpus_per_node, gpu_type, cpus_per_task
-        self._time, self._mem, self._name, self._spares = time, mem, name, spares
+        self._time, self._mem, self._name, self._spares = str(time), mem, name, spares
         self._options = {"partition": partition, "account": account, "qos": qos, "array": array}
-        self._env, self._data, self._backend = {**(env or {})}, data, backend
+        self._env = {name: str(value) for name, value in (env or {}).items()}
+        self._data, self._backend = data, backend
         self._image, self._venv, self._conda = image, venv, conda
         self._site, self._settings = site, [*settings]
 
@@ -178,7 +192,7 @@ class Job:
         scheduler = scheduler_of(site.scheduler)
         settings = [*origin.settings, *self._resources(site, scheduler, origin)]
         settings += [*self._scheduler_options(site, scheduler), *self._settings]
-        environment = {**environment_without_job(), **program.settings, **self._variables()}
+        environment = {**environment_without_job(), **self._variables(), **program.settings}
         job = job_of(origin.spec, origin.site, settings, standalone=is_standalone(environment))
         runtime = self._runtime(program, job, environment)
         environment.update(runtime.settings)
@@ -198,14 +212,13 @@ class Job:
         Raises:
             JobgenError: if a check fails, or the scheduler rejects the job.
         """
+        from jobgen.run.submitted import SubmittedRun  # noqa: PLC0415 -- the command line does not need it
+
         plan = self.plan()
         submission = plan.submission
         if not plan.has_queue:
             return SubmittedRun(str(_start_here(submission)))
-        number = submit_for_job_number(submission, submission.script)
-        if not number:
-            raise JobgenError("job-rejected", "the scheduler rejected the job: its reason is on standard error.")
-        return SubmittedRun(number)
+        return SubmittedRun(plan.job_number())
 
     def _origin(self, program: Program) -> Origin:
         """Return spec, site and settings: those of the run that continues, or those of a new job."""
@@ -227,28 +240,37 @@ class Job:
         """Return the settings of nodes, ranks, cores, memory and time."""
         if not scheduler.has_queue and (self._nodes or 1) > 1:
             raise JobgenError("no-scheduler", f"--nodes {self._nodes}: site {site.name} is this machine only.")
-        numbers = {"cpus_per_gpu": self._cpus, "spares": self._spares}
-        numbers["nodes"] = self._nodes if scheduler.has_queue else None
+        numbers = {"spares": self._spares, "nodes": self._nodes if scheduler.has_queue else None}
         found = [f"{key}={value}" for key, value in numbers.items() if value is not None]
-        if self._gpus is not None:
-            found.append(self._ranks(self._gpus, site, scheduler, origin))
+        found += self._ranks(site, scheduler, spec_of(origin.spec, divide([*origin.settings, *self._settings])[0]))
         texts = {"gpu_type": self._gpu_type, "mem_per_node": self._mem}
         found += [f"{key}={_toml(text)}" for key, text in texts.items() if text]
         return [*found, f"minutes={minutes_of(self._time)}"] if self._time else found
 
-    def _ranks(self, gpus: int, site: Site, scheduler: Scheduler, origin: Origin) -> str:
-        """Return the setting for ``gpus`` GPUs per node: one rank each, or one process with all of them."""
-        if gpus < 1:
-            raise UsageError(
-                "bad-flag-value", f"--gpus-per-node {gpus}: give at least 1; for CPU cores only, --set device=cpu."
-            )
-        if scheduler.has_queue and gpus > site.gpus_per_node:
-            raise JobgenError(
-                "too-few-gpus",
-                f"--gpus-per-node {gpus}: the nodes of site {site.name} have {site.gpus_per_node} (gpus_per_node).",
-            )
-        is_single = spec_of(origin.spec, divide(origin.settings)[0]).backend == "single"
-        return f"devices_per_rank={gpus}" if is_single else f"ranks_per_node={gpus}"
+    def _ranks(self, site: Site, scheduler: Scheduler, spec: JobSpec) -> List[str]:
+        """Return the settings of ranks, their GPUs and their cores: a rank per GPU, or one process with all GPUs."""
+        found, gpus, each = [], self._gpus, spec.devices_per_rank
+        if gpus is not None:
+            there = site.gpus_per_node if scheduler.has_queue else gpus
+            if gpus < 1:
+                raise UsageError(
+                    "bad-flag-value", f"--gpus-per-node {gpus}: give at least 1; for CPU cores only, --set device=cpu."
+                )
+            if gpus > there:
+                raise JobgenError(
+                    "too-few-gpus", f"--gpus-per-node {gpus}: nodes of site {site.name} have {there} (gpus_per_node)."
+                )
+            each = gpus if spec.backend == "single" else each
+            found = [f"devices_per_rank={gpus}"] if spec.backend == "single" else [f"ranks_per_node={gpus // each}"]
+            if gpus % each:
+                raise UsageError("bad-flag-value", f"--gpus-per-node {gpus}: each rank has {each} (devices_per_rank).")
+        if self._cpus is not None:
+            if self._cpus % each:
+                raise UsageError(
+                    "bad-flag-value", f"--cpus-per-task {self._cpus}: give a multiple of the rank's {each} GPUs."
+                )
+            found.append(f"cpus_per_gpu={self._cpus // each}")
+        return found
 
     def _scheduler_options(self, site: Site, scheduler: Scheduler) -> List[str]:
         """Return the settings of the scheduler's options; the local machine has none, and is told so."""
@@ -267,6 +289,8 @@ class Job:
 
     def _variables(self) -> Dict[str, str]:
         """Return the variables of the job: data, backend, and ``env``."""
+        for name in {*self._env} & {"PATH", "SLIPWAY_SCRIPT", "SLIPWAY_CONFIG"}:
+            raise UsageError("bad-flag-value", f"--env {name}: jobgen sets it; for PATH use the site's field `path`.")
         found = {"SLIPWAY_DATA": self._data, "BACKEND": self._backend}
         return {**{name: value for name, value in found.items() if value}, **self._env}
 

@@ -10,6 +10,7 @@ from typing import Dict, Literal, NamedTuple, Optional
 
 from jobgen.base.errors import JobgenError, UsageError
 from jobgen.jobs.run_files import RunFiles
+from jobgen.jobs.runs import Run
 from slipway.base.contract import INPUT_CONFIG, JOB_SCRIPT
 
 MAX_NAME_LENGTH = 64
@@ -95,5 +96,9 @@ def _run(path: str) -> Program:
         raise JobgenError(
             "foreign-run",
             f"{path} is the run of another user: only its owner can continue it. Begin a run of your own.",
+        )
+    if Run(Path(path)).alive:
+        raise JobgenError(
+            "folder-in-use", f"{path} is in use by a job that trains now: wait for its end, or end it: `jobgen cancel`."
         )
     return Program("run", os.path.abspath(path))  # noqa: PTH100 -- keeps links

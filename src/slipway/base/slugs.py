@@ -214,11 +214,6 @@ GROUPS: Dict[str, Dict[str, Message]] = {
             "Another user started the run that is to be continued.",
             "Begin a run of your own; a script can load that run's weights.",
         ),
-        "job-rejected": Message(
-            EXIT_FAILED,
-            "The scheduler rejected a job that `jobgen.Job` submitted.",
-            "Read the scheduler's message on standard error: partition, account, time or nodes are often the reason.",
-        ),
         "no-script": Message(
             EXIT_CONFIG,
             "The configuration or script of the job is missing, or cannot be read from this machine.",
