@@ -193,6 +193,10 @@ ELSEWHERE = {
         "tests/cluster/test_run_command.py",
         '(["my_train.py", "--nodes=2", "--gpus-per-node=2", "--",',
     ),
+    "jobgen run my_train.py --nodes 2 --gpus-per-node 4": (
+        "tests/cluster/test_run_command.py",
+        '(["my_train.py", "--nodes=2", "--gpus-per-node=2", "--",',
+    ),
     "jobgen run my_train.py --site mine": (
         "tests/cluster/test_run_command.py",
         '(["my_train.py", "--nodes=2", "--gpus-per-node=2", "--",',

@@ -72,7 +72,7 @@ class SubmittedRun:
             timeout: maximum seconds to wait; None: no limit.
 
         Raises:
-            TimeoutError: after ``timeout`` seconds. The job goes on.
+            TimeoutError: after ``timeout`` seconds. The job continues.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while not has_ended(*self._look()):
