@@ -11,7 +11,7 @@ from typing import List, Optional
 from jobgen.base.errors import JobgenError, UsageError, note, say, warn
 from jobgen.batch.study.options import add_study
 from jobgen.batch.sweep.options import add_sweep
-from jobgen.run.options import add_run
+from jobgen.run.options import add_run, hint_for
 from slipway.base.contract import VERSION
 from slipway.base.errors import error_line
 from slipway.base.parser import Parser
@@ -26,8 +26,8 @@ def main(argv: Optional[List[str]] = None) -> int:
     top = parser()
     arguments, unknown = top.parse_known_args(_joined(given[:end]))
     if unknown:
-        hint = "; arguments of the program follow after --, and options of the scheduler are --set options.NAME=VALUE"
-        top.error(f"unrecognized arguments: {' '.join(unknown)}{hint * hasattr(arguments, 'program')}")
+        hint = hint_for(unknown[0]) if hasattr(arguments, "program") else ""
+        top.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     arguments.arguments = given[end + 1 :]
     arguments.umask = umask
     try:
@@ -145,7 +145,7 @@ def _add_following(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     command.add_argument("--follow", action="store_true", help="also print new output until the job ends")
     command.set_defaults(command=_logs)
 
-    command = commands.add_parser("cancel", help="save and stop a job, or a run on this machine")
+    command = commands.add_parser("cancel", help="stop a job, or a run on this machine; it saves first if it can")
     what = "a run folder or a job number (default: the one submitted last, unless it has ended)"
     command.add_argument("target", metavar="RUN", nargs="?", default="", help=what)
     command.set_defaults(command=_cancel)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -129,7 +130,8 @@ def logs(name: str, *, follow: bool) -> int:
             return 0
         if (why := _waiting_message(seen)) != said:
             said = why
-            note(why)
+            if why:
+                note(why)
         time.sleep(POLL)
         target = target._replace(runs=[Run(run.path) for run in target.runs])
         if time.monotonic() - asked > ASK:
@@ -153,8 +155,7 @@ def cancel(name: str) -> int:
         command = target.queue.cancel(target.job, seen)
         done = subprocess.run(command, check=False)
         if not done.returncode:
-            foreign = bool(target.runs) and all(run.foreign for run in target.runs)
-            note(f"job {target.job}: {command[0]} cancels it{'' if foreign else '; the ranks save first'}")
+            note(f"job {target.job}: {command[0]} cancels it; {_outcome(target.runs)}")
         return done.returncode
     target.require_single_run()
     run = target.runs[0]  # without runs, a scheduler on this machine has the job, and it was cancelled above
@@ -165,6 +166,14 @@ def cancel(name: str) -> int:
     obeyed = "; a user script without slipway.Session ignores that file: stop it with Ctrl-C" if run.foreign else ""
     note(f"{run.path} was requested to save and stop by the file {run.stop.name}{obeyed}")
     return 0
+
+
+def _outcome(runs: List[Run]) -> str:
+    """Return what a cancelled job leaves, as a clause."""
+    if runs and all(run.foreign for run in runs):
+        return "it saves nothing: its script does not use slipway.Session"
+    again = f"; `jobgen run {shlex.quote(str(runs[0].path))}` continues the run" if len(runs) == 1 else ""
+    return f"the ranks save first{again}"
 
 
 def _newest() -> Target:
@@ -256,7 +265,7 @@ def has_ended(target: Target, seen: List[Seen]) -> bool:
 
 
 def _waiting_message(seen: List[Seen]) -> str:
-    waiting = [f"job {job.job_id} is {job.state} {job.about}" for job in seen if job.phase == "waiting"]
+    waiting = [f"job {job.job_id} is {job.state} {job.about}".rstrip() for job in seen if job.phase == "waiting"]
     return waiting[0] if waiting else ""
 
 

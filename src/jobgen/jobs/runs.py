@@ -236,7 +236,7 @@ class Run:
         since = f"; started {began}" if began else ""
         if not files.launched(number):
             return Progress("starting", f"{what} has not started its ranks{since}")
-        status = "writes no status" if own else "no status yet"
+        status = "no status, which a script writes only with slipway.Session" if own else "no status yet"
         return Progress("started", f"{what} has started its ranks, {status}{since}")
 
     @property

@@ -39,16 +39,21 @@ def run(arguments: argparse.Namespace) -> int:
         wanted["site"] = arguments.site or _default_site(yes=arguments.yes)
     job = Job(arguments.program, *arguments.arguments, env=variables(arguments.env), **wanted)
     plan = job.plan(dry_run=arguments.dry_run)
+    submission, scheduler = plan.submission, scheduler_of(plan.submission.job.scheduler)
+    if arguments.dry_run:  # first the script, which is long
+        code = show(submission, scheduler.submission("SCRIPT", submission.arguments))
     for line in plan.lines():
         note(line)
-    submission, scheduler = plan.submission, scheduler_of(plan.submission.job.scheduler)
     if arguments.dry_run:
-        return show(submission, scheduler.submission("SCRIPT", submission.arguments))
+        return code
     if not scheduler.has_queue:
         return _run_here(plan, umask=arguments.umask)
     number = plan.job_number()
     say(number)
-    return _follow(number) if arguments.follow else 0
+    if arguments.follow:
+        return _follow(number)
+    note(f"submitted job {number}: `jobgen logs --follow {number}` shows its log, `jobgen cancel {number}` stops it")
+    return 0
 
 
 def _default_site(*, yes: bool) -> str:
@@ -88,8 +93,9 @@ def _follow(number: str) -> int:
     target, _ = target_of(number)
     for each in target.runs:
         note(f"{each.path}: {each.describe()}")
-    if target.runs and all(each.is_done for each in target.runs):
-        return 0
+    is_done = bool(target.runs) and all(each.is_done for each in target.runs)
     if target.runs:
-        note(f"continue it with: {shlex.join(['jobgen', 'run', str(target.runs[0].path)])}")
-    return EXIT_FAILED
+        folder = shlex.quote(str(target.runs[0].path))
+        again = "" if is_done else f"`jobgen run {folder}` continues it; "
+        note(f"{again}`trainer report {folder}` draws its curves")
+    return 0 if is_done else EXIT_FAILED

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, NamedTuple, Opt
 from jobgen.base.errors import JobgenError, UsageError, warn
 from jobgen.base.job import Job as ResolvedJob
 from jobgen.base.job import JobSpec, Site
+from jobgen.jobs.runs import Run
 from jobgen.jobs.submit import (
     Submission,
     environment_without_job,
@@ -28,6 +29,7 @@ from jobgen.resolve.load import divide
 from jobgen.run.limits import clock, minutes_of
 from jobgen.run.program import Program, program_of
 from jobgen.run.runtime import Runtime, check_program, choose_runtime, module_file
+from jobgen.run.source import Source, read_source
 from jobgen.schedulers import Scheduler, scheduler_of
 from slipway.base.contract import JOB_SCRIPT
 
@@ -48,6 +50,8 @@ class Plan(NamedTuple):
     submission: Submission
     runtime: str
     """The image or environment, in one line; "" for a run that continues with its own."""
+    source: Source
+    """Facts about the script."""
 
     @property
     def has_queue(self) -> bool:
@@ -64,6 +68,23 @@ class Plan(NamedTuple):
         if not number:
             raise JobgenError("submission-refused", "the scheduler refused the job; its reason is above.")
         return number
+
+    def warn(self) -> None:
+        """Warn if the ranks would train separate copies, or if a run has nothing from which it could continue."""
+        job, program = self.submission.job, self.program
+        ranks = job.spec.nodes * job.ranks_per_node
+        if self.source.is_parallel is False and ranks > 1:
+            warn(
+                "no-process-group",
+                f"{program.path} uses neither DistributedDataParallel nor another way to train on several GPUs: each "
+                f"of the {ranks} ranks trains a copy.",
+            )
+        if program.kind == "run" and Run(Path(program.path)).foreign:
+            warn(
+                "no-checkpoint",
+                f"{program.path} has no checkpoint of slipway.Session: the program starts from its beginning, unless "
+                "it loads one that it has saved.",
+            )
 
     def lines(self) -> List[str]:
         """Return what will run where, one line each."""
@@ -84,18 +105,21 @@ class Plan(NamedTuple):
         return [
             f"on       {job.spec.nodes}{spares} node(s) x {each}: {where}",
             *found,
-            f"time     {clock(job.spec.minutes)}; {_at_the_limit(self.submission, scheduler)}",
+            f"time     {clock(job.spec.minutes)}; {self._at_the_limit(scheduler)}",
         ]
 
-
-def _at_the_limit(submission: Submission, scheduler: Scheduler) -> str:
-    """Return what happens when the job reaches its time limit, as a clause."""
-    job, environment = submission.job, submission.environment
-    most = environment.get("SLIPWAY_MAX_REQUEUES") or str(job.spec.max_requeues)
-    then = f"the job starts again, at most {most} times" if scheduler.resumes.get(job.resume) and most != "0" else ""
-    saves = f"saves before that, and {then or '`jobgen run FOLDER` continues it'}"
-    is_script = environment.get("SLIPWAY_SCRIPT")
-    return f"a script with slipway.Session {saves}; other scripts end" if is_script else f"the trainer {saves}"
+    def _at_the_limit(self, scheduler: Scheduler) -> str:
+        """Return what happens when the job reaches its time limit, as a clause."""
+        job, environment = self.submission.job, self.submission.environment
+        most = environment.get("SLIPWAY_MAX_REQUEUES") or str(job.spec.max_requeues)
+        starts = scheduler.resumes.get(job.resume) and most != "0"
+        then = f"the job starts again, at most {most} times" if starts else "`jobgen run FOLDER` continues the run"
+        ends = "the job ends, and nothing is saved: the script does not use slipway.Session"
+        if not environment.get("SLIPWAY_SCRIPT"):
+            return f"the trainer saves before that, and {then}"
+        if self.source.has_session is None:
+            return f"with slipway.Session the script saves before that, and {then}; otherwise it ends"
+        return f"the script saves before that, and {then}" if self.source.has_session else f"then {ends}"
 
 
 class Job:
@@ -204,7 +228,9 @@ class Job:
         else:
             submission = examine(job, self._arguments, environment, site=origin.site, dry_run=dry_run)
         submission = submission._replace(faults=(*faults, *submission.faults), variables=self._env)
-        return Plan(program, submission, runtime.line)
+        plan = Plan(program, submission, runtime.line, read_source(_script_of(environment)))
+        plan.warn()
+        return plan
 
     def submit(self) -> SubmittedRun:
         """Submit the job and return its run. Without a scheduler, start it here in the background.
@@ -300,6 +326,14 @@ class Job:
             return Runtime({}, "")
         flags = {"image": self._image, "venv": self._venv, "conda": self._conda}
         return choose_runtime(job, environment, **{name: value or None for name, value in flags.items()})
+
+
+def _script_of(environment: Mapping[str, str]) -> Optional[Path]:
+    """Return the file of the script; None for the trainer, and for a module whose file is not here."""
+    name = environment.get("SLIPWAY_SCRIPT", "")
+    if name.startswith("-m "):
+        return module_file(name[len("-m ") :])
+    return Path(name) if name else None
 
 
 def _check_files(program: Program, job: ResolvedJob, environment: Mapping[str, str]) -> Iterator[JobgenError]:

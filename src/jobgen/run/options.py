@@ -6,13 +6,20 @@ import argparse
 from typing import Dict, List
 
 from jobgen.base.errors import UsageError
+from slipway.base.errors import did_you_mean
 
 ABOUT = """Run a training program on the nodes of a cluster, or, at a site without a scheduler, on this machine.
-Arguments of the program follow after --."""
+Arguments of the program follow after --.
+
+One process (rank) starts per GPU. To use several GPUs, a script must train with DistributedDataParallel or
+another library for that; otherwise each rank trains a copy. To save at a stop and to continue, it must use
+slipway.Session. `jobgen new` writes a script that does both."""
 EPILOG = """examples:
   jobgen run my_train.py --nodes 2 --gpus-per-node 4 --time 4:00:00 -- --lr 0.1
   jobgen run configs/digits.toml --dry-run
-  jobgen run runs/my_train-4711 --time 8:00:00    # continue that run"""
+  jobgen cancel                                   # save and stop
+  jobgen run runs/my_train-4711 --time 8:00:00    # continue that run from its last checkpoint
+  trainer report runs/my_train-4711               # its curves, as report.html"""
 
 
 JOB = {
@@ -80,6 +87,15 @@ def add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> ar
     what = "any other setting of spec or site; options.NAME=VALUE is an option of the scheduler"
     group.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help=what)
     return command
+
+
+def hint_for(unknown: str) -> str:
+    """Return what an unknown argument of ``jobgen run`` may have meant, after a semicolon."""
+    if not unknown.startswith("--"):
+        return "; arguments of the program follow after --"
+    flags = [f"--{name.replace('_', '-')}" for name in JOB]
+    near = did_you_mean(unknown.partition("=")[0], flags, cutoff=0.6)
+    return f".{near} Arguments of the program follow after --; --set options.NAME=VALUE is any option of the scheduler"
 
 
 def variables(words: List[str]) -> Dict[str, str]:

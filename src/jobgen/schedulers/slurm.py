@@ -190,7 +190,7 @@ def _seen(job_id: str, state: str, fields: Dict[str, str], *, log: str) -> Seen:
     phase: Phase = "waiting" if state in WAITING else "running" if state in RUNNING else "ended"
     took = f"{fields.get('RunTime', '?')} of {fields.get('TimeLimit', '?')}"
     about = {
-        "waiting": f"because of {fields.get('Reason', '?')}",
+        "waiting": f"because of {fields['Reason']}" if fields.get("Reason", "None") != "None" else "",
         "running": f"on {fields.get('NodeList', '?')} for {took}",
         "ended": f"after {took} on {fields.get('NodeList', '?')}, exit code {fields.get('ExitCode', '?')}",
     }[phase]

@@ -49,6 +49,20 @@ GROUPS: Dict[str, Dict[str, Message]] = {
             "the trainer, nor a run folder.",
             "Give the path of a file that ends with .py or .toml, of a run folder with a job.sh, or `-m MODULE`.",
         ),
+        "no-process-group": Message(
+            WARNING,
+            "A script that `jobgen run` starts in several ranks contains no word of DistributedDataParallel or of another "
+            "way to train on several GPUs (Horovod, Accelerate, Lightning, ...). Each rank would train a copy of the "
+            "model on all data, and write the same files. A script that imports modules next to it is not examined.",
+            "Wrap the model with DistributedDataParallel (docs/guide.md, From a script for one GPU to many nodes; `jobgen "
+            "new` writes an example), or run it with `--backend single --gpus-per-node 1`.",
+        ),
+        "no-checkpoint": Message(
+            WARNING,
+            "`jobgen run FOLDER` continues a run whose script does not use `slipway.Session`, so the folder has no "
+            "checkpoint of one. The program starts from its beginning, unless it loads a checkpoint of another kind.",
+            "Train in a session: five lines ([session.md](session.md)). Or begin a new run.",
+        ),
         "ignored-flag": Message(
             WARNING,
             "A flag of `jobgen run` is for schedulers, and the site is one machine without a scheduler.",
@@ -1548,13 +1562,15 @@ GROUPS: Dict[str, Dict[str, Message]] = {
         ),
         "user": Message(
             EXIT_STOPPED,
-            "A user requested the stop, with `jobgen cancel` or the file STOP. The attempt saved first.",
-            "Resubmit `job.sh` of the run folder to continue.",
+            "A user requested the stop by the file STOP, which `jobgen cancel` writes for a run without a scheduler. The "
+            "attempt saved first.",
+            "`jobgen run RUN_DIR` continues the run, as does its `job.sh`.",
         ),
         "signal": Message(
             EXIT_STOPPED,
-            "A signal stopped the attempt, for example from `scancel`, `qdel` or Ctrl-C. The attempt saved first.",
-            "Resubmit `job.sh` of the run folder to continue.",
+            "A signal stopped the attempt, for example from `jobgen cancel`, `scancel`, `qdel` or Ctrl-C. The attempt saved "
+            "first.",
+            "`jobgen run RUN_DIR` continues the run, as does its `job.sh`.",
         ),
         "launcher": Message(
             EXIT_STOPPED,
