@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 from pathlib import Path
 
 from jobgen.base.errors import JobgenError, UsageError, note, say
@@ -52,10 +51,12 @@ def create(path: str, framework: str) -> int:
 
 def _write(folder: Path, framework: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    sources = [TEMPLATES / framework / name for name in FILES]
-    required = [shutil.copyfile(source, folder / source.name) for source in sources if source.exists()][1:]
+    files = [file for name in FILES if (file := TEMPLATES / framework / name).exists()]
+    for file in files:
+        (folder / file.name).write_bytes(file.read_bytes())
     readme = (TEMPLATES / "README.md").read_text(encoding="utf-8")
-    parts = {"name": folder.name, "framework": FRAMEWORKS[framework], "required": REQUIRED if required else ""}
+    required = REQUIRED if len(files) == len(FILES) else ""
+    parts = {"name": folder.name, "framework": FRAMEWORKS[framework], "required": required}
     for name, text in parts.items():
         readme = readme.replace(f"@{{{name}}}", text)
     (folder / "README.md").write_text(readme, encoding="utf-8")
