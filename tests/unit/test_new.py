@@ -9,7 +9,7 @@ import pytest
 
 from jobgen.cli import main, parser
 from jobgen.new import FRAMEWORKS
-from messages import assert_error, refused
+from messages import assert_error
 
 pytestmark = pytest.mark.usefixtures("login_node")
 MODULES = {"torch", "slipway"}
