@@ -68,14 +68,7 @@ def parser() -> argparse.ArgumentParser:
     top: argparse.ArgumentParser = Parser(prog="jobgen", description=about)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
-    command = commands.add_parser(
-        "new", help="create a folder with a training script that can be stopped and continued"
-    )
-    command.add_argument("name", metavar="NAME", help="the folder to create")
-    what = "framework of the script: %(choices)s (default: %(default)s)"
-    command.add_argument("--for", dest="framework", choices=FRAMEWORKS, default="ddp", metavar="FRAMEWORK", help=what)
-    command.set_defaults(command=_new)
-
+    _add_new(commands)
     add_run(commands).set_defaults(command=_run)
     job = _job(_SETTINGS)
 
@@ -132,6 +125,17 @@ def parser() -> argparse.ArgumentParser:
     command = commands.add_parser("completion", help="print the Bash completion script")
     command.set_defaults(command=_completion)
     return top
+
+
+def _add_new(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command ``new``."""
+    command = commands.add_parser(
+        "new", help="create a folder with a training script that can be stopped and continued"
+    )
+    command.add_argument("name", metavar="NAME", help="the folder to create")
+    what = "framework of the script: %(choices)s (default: %(default)s)"
+    command.add_argument("--for", dest="framework", choices=FRAMEWORKS, default="ddp", metavar="FRAMEWORK", help=what)
+    command.set_defaults(command=_new)
 
 
 def _add_following(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
