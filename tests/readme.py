@@ -213,6 +213,7 @@ ELSEWHERE = {
         "tests/cluster/test_run_command.py",
         'follow(cluster, folder, f"runs/{run.name}",',
     ),
+    "jobgen new mine": ("tests/distributed/test_new.py", "create("),
     "jobgen run --help": ("tests/unit/test_jobgen_run.py", 'main(["run", "--help"])'),
     # docs/data.md
     "SLIPWAY_CONFIG=configs/aerial.toml SLIPWAY_DATA=aerial.zip sbatch jobscripts/ddp.job": (

@@ -21,11 +21,12 @@ MODULES = {
     str(path.relative_to(SOURCE)): path.read_text(encoding="utf-8")
     for package in ("jobgen", "slipway", "trainer")
     for path in (SOURCE / package).rglob("*.py")
+    if "templates" not in path.parts
 }
 JOBGEN = {module: text for module, text in MODULES.items() if module.startswith("jobgen/")}
 ROOMS = {
     "jobgen": """
-        __main__ cli run follow batch jobs render detect resolve launchers schedulers runtimes
+        __main__ cli new run follow batch jobs render detect resolve launchers schedulers runtimes
         base""",
     "slipway": """
         session lightning script checks capture state run data __main__ checkpoint rng report dist base""",

@@ -109,6 +109,10 @@ class TestInEmptyFolder:
         assert "\nsource " not in text
         subprocess.run(["bash", "-n"], input=text, text=True, check=True)
 
+    def test_new_folder_has_script_and_readme(self, bare, tmp_path):
+        assert _output(bare / "jobgen", "new", "mine", folder=tmp_path).startswith("cd mine\n")
+        assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == ["README.md", "train.py"]
+
     def test_misspelled_site_error_suggests_site_detect(self, bare, tmp_path):
         done = _run(bare / "jobgen", "render", "ddp", "--site", "exampel", folder=tmp_path)
         assert done.returncode == 78

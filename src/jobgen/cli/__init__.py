@@ -11,6 +11,7 @@ from typing import List, Optional
 from jobgen.base.errors import JobgenError, UsageError, note, say, warn
 from jobgen.batch.study.options import add_study
 from jobgen.batch.sweep.options import add_sweep
+from jobgen.new import FRAMEWORKS, create
 from jobgen.run.options import add_run, hint_for
 from slipway.base.contract import VERSION
 from slipway.base.errors import error_line
@@ -67,6 +68,7 @@ def parser() -> argparse.ArgumentParser:
     top: argparse.ArgumentParser = Parser(prog="jobgen", description=about)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
+    _add_new(commands)
     add_run(commands).set_defaults(command=_run)
     job = _job(_SETTINGS)
 
@@ -125,6 +127,17 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def _add_new(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command ``new``."""
+    command = commands.add_parser(
+        "new", help="create a folder with a training script that can be stopped and continued"
+    )
+    command.add_argument("name", metavar="NAME", help="the folder to create")
+    what = "framework of the script: %(choices)s (default: %(default)s)"
+    command.add_argument("--for", dest="framework", choices=FRAMEWORKS, default="ddp", metavar="FRAMEWORK", help=what)
+    command.set_defaults(command=_new)
+
+
 def _add_following(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the commands for submitted jobs."""
     command = commands.add_parser("list", help="list the newest runs and all jobs that wait or run")
@@ -165,6 +178,10 @@ def _where(settings: str) -> argparse.ArgumentParser:
     job.add_argument("--site", help=what)
     job.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help=settings)
     return job
+
+
+def _new(arguments: argparse.Namespace) -> int:
+    return create(arguments.name, arguments.framework)
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ _jobgen() {
         jobgen) choices='@{commands}' ;;
         --site) choices=$(compgen -G 'jobscripts/sites/*.toml') ;;
         --set | --output) ;;
+        --for) choices='ddp lightning accelerate transformers' ;;
         --metric) choices='accuracy loss' ;;
         --goal) choices='max min' ;;
         --scaling) choices='strong weak' ;;

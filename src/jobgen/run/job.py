@@ -81,7 +81,7 @@ class Plan(NamedTuple):
             )
         if program.kind == "run" and Run(Path(program.path)).foreign:
             warn(
-                "no-checkpoint",
+                "starts-over",
                 f"{program.path} has no checkpoint of slipway.Session: the program starts from its beginning, unless "
                 "it loads one that it has saved.",
             )

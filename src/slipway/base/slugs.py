@@ -57,7 +57,7 @@ GROUPS: Dict[str, Dict[str, Message]] = {
             "Wrap the model with DistributedDataParallel (docs/guide.md, From a script for one GPU to many nodes; `jobgen "
             "new` writes an example), or run it with `--backend single --gpus-per-node 1`.",
         ),
-        "no-checkpoint": Message(
+        "starts-over": Message(
             WARNING,
             "`jobgen run FOLDER` continues a run whose script does not use `slipway.Session`, so the folder has no "
             "checkpoint of one. The program starts from its beginning, unless it loads a checkpoint of another kind.",

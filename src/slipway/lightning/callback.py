@@ -296,7 +296,7 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
         self._saved = self._place.save()
         begun = self._writer.run(lambda writer: str(writer.store.begin(step)))
         temporary = Path(broadcast_json(self._joined.comm, begun))
-        pl_trainer.save_checkpoint(temporary / FILE)
+        pl_trainer.save_checkpoint(temporary / FILE, weights_only=False)  # Lightning logs a line if it is not given
         self._writer.run(lambda writer: str(writer.store.commit(temporary, step)))
         self._saved = None
 
