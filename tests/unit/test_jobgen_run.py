@@ -12,6 +12,7 @@ from jobgen import Job
 from jobgen.cli import main
 from jobgen.run.limits import clock, minutes_of
 from jobgen.run.program import program_of
+from jobgen.run.source import read_source
 from messages import assert_error, refused, slugs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,7 +33,7 @@ account = "example"
 def folder(login_node):
     """Return the working directory: a clone with an image, a site of nodes with four GPUs, and a script."""
     Path("mine.toml").write_text(SITE)
-    Path("my_train.py").write_text("import argparse\n")
+    Path("my_train.py").write_text("import torch.distributed\n")
     return login_node
 
 
@@ -346,6 +347,44 @@ def test_help_lists_each_argument_of_the_class(capsys):
     text = capsys.readouterr().out
     names = set(inspect.signature(Job).parameters) - {"program", "arguments", "module", "settings"}
     assert [name for name in names if f"--{name.replace('_', '-')} " not in text] == []
+
+
+class TestSource:
+    """What the text of a script tells: whether its ranks train together, whether it can continue."""
+
+    @pytest.mark.parametrize(
+        ("text", "parallel", "session"),
+        [
+            ("import torch\n", False, False),
+            ("from torch.nn.parallel import DistributedDataParallel\n", True, False),
+            ("from slipway import Session\nimport torch.distributed as dist\n", True, True),
+            ("import lightning\n", True, False),
+            ("import helper\n", None, None),  # a module next to it
+            ("from .helper import main\n", None, None),
+            ("from package.train import main\nimport slipway\n", None, True),
+        ],
+    )
+    def test_facts(self, text, parallel, session):
+        Path("helper.py").touch()
+        Path("package").mkdir()
+        Path("my_train.py").write_text(text)
+        assert read_source(Path("my_train.py")) == (parallel, session)
+
+    def test_script_without_process_group_causes_a_warning_for_several_ranks(self, capsys):
+        Path("my_train.py").write_text("import torch\n")
+        _, err = run(capsys, "my_train.py", "--site", "mine.toml", "--dry-run", "--nodes", "2")
+        assert slugs(err) == ["no-process-group"]
+        _, err = run(capsys, "my_train.py", "--site", "mine.toml", "--dry-run", "--gpus-per-node", "1")
+        assert slugs(err) == []
+
+    def test_run_without_a_session_starts_over(self, folder, capsys):
+        script, _ = submitted(folder, capsys)
+        attempt = Path("runs", "my_train-101", "logs", "1")
+        attempt.mkdir(parents=True)
+        (attempt / "code").write_text("143\n")
+        (attempt.parents[1] / "job.sh").write_text(f"{script}\nrestore_setting SLIPWAY_SCRIPT my_train.py\n")
+        _, err = run(capsys, "runs/my_train-101")
+        assert "starts-over" in slugs(err)
 
 
 class TestThisMachine:

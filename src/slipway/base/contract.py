@@ -178,8 +178,8 @@ _TRAINING = (
     Setting("SLIPWAY_CONFIG", PATH, "configuration file of the trainer",
             "the trainer's CONFIG.toml"),
     Setting("SLIPWAY_SCRIPT", PATH, "your Python script, instead of the trainer",
-            "a Python script to run instead of the trainer, or `-m` and the name of a module, which Python finds from the "
-            "folder of submission", optional=True),
+            "a Python script to run instead of the trainer, or `-m` and the name of a module, which Python finds from "
+            "the folder of submission", optional=True),
     Setting("SLIPWAY_ADAPT", SWITCH, "0: your script runs without lib/sitecustomize.py",
             "0: the job does not change the arguments, environment and `init_process_group` of `SLIPWAY_SCRIPT` "
             "([guide.md](guide.md#what-a-job-changes-for-your-script)), and does not count the ranks; by default 1"),

@@ -45,17 +45,18 @@ GROUPS: Dict[str, Dict[str, Message]] = {
         ),
         "bad-program": Message(
             EXIT_USAGE,
-            "What `jobgen run` or `jobgen.Job` shall run is neither a Python script, nor a module, nor a configuration of "
-            "the trainer, nor a run folder.",
+            "What `jobgen run` or `jobgen.Job` shall run is neither a Python script, nor a module, nor a "
+            "configuration of the trainer, nor a run folder.",
             "Give the path of a file that ends with .py or .toml, of a run folder with a job.sh, or `-m MODULE`.",
         ),
         "no-process-group": Message(
             WARNING,
-            "A script that `jobgen run` starts in several ranks contains no word of DistributedDataParallel or of another "
-            "way to train on several GPUs (Horovod, Accelerate, Lightning, ...). Each rank would train a copy of the "
-            "model on all data, and write the same files. A script that imports modules next to it is not examined.",
-            "Wrap the model with DistributedDataParallel (docs/guide.md, From a script for one GPU to many nodes; `jobgen "
-            "new` writes an example), or run it with `--backend single --gpus-per-node 1`.",
+            "A script that `jobgen run` starts in several ranks contains no word of DistributedDataParallel or of "
+            "another way to train on several GPUs (Horovod, Accelerate, Lightning, ...). Each rank would train a copy "
+            "of the model on all data, and write the same files. A script that imports modules next to it is not "
+            "examined.",
+            "Wrap the model with DistributedDataParallel (docs/guide.md, From a script for one GPU to many nodes; "
+            "`jobgen new` writes an example), or run it with `--backend single --gpus-per-node 1`.",
         ),
         "starts-over": Message(
             WARNING,
@@ -356,8 +357,8 @@ GROUPS: Dict[str, Dict[str, Message]] = {
         ),
         "unclear-newest": Message(
             EXIT_CONFIG,
-            "`jobgen cancel` without an argument does not know for certain which run was submitted last. The newest job "
-            "has no run folder in the output folder, and its script is not one of jobgen's, or it was requeued.",
+            "`jobgen cancel` without an argument does not know for certain which run was submitted last. The newest "
+            "job has no run folder in the output folder, and its script is not one of jobgen's, or it was requeued.",
             "Give the run folder or the job number; `jobgen list` shows both.",
         ),
         "no-log": Message(
@@ -1562,14 +1563,14 @@ GROUPS: Dict[str, Dict[str, Message]] = {
         ),
         "user": Message(
             EXIT_STOPPED,
-            "A user requested the stop by the file STOP, which `jobgen cancel` writes for a run without a scheduler. The "
-            "attempt saved first.",
+            "A user requested the stop by the file STOP, which `jobgen cancel` writes for a run without a scheduler. "
+            "The attempt saved first.",
             "`jobgen run RUN_DIR` continues the run, as does its `job.sh`.",
         ),
         "signal": Message(
             EXIT_STOPPED,
-            "A signal stopped the attempt, for example from `jobgen cancel`, `scancel`, `qdel` or Ctrl-C. The attempt saved "
-            "first.",
+            "A signal stopped the attempt, for example from `jobgen cancel`, `scancel`, `qdel` or Ctrl-C. The attempt "
+            "saved first.",
             "`jobgen run RUN_DIR` continues the run, as does its `job.sh`.",
         ),
         "launcher": Message(

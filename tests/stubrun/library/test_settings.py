@@ -77,9 +77,9 @@ def test_make_absolute_normalizes_path(bash, place, given, expected):
 
 
 def test_module_is_no_path(bash, place):
-    code = "SLIPWAY_SCRIPT='-m package.train'; make_absolute SLIPWAY_SCRIPT; echo \"$SLIPWAY_SCRIPT\"; check_inputs"
-    code += "; bind_paths=(); set_binds; echo \"${bind_paths[@]}\""
-    assert bash(f"USE_CONTAINER=1; check_image() {{ :; }}; {code}").out == f"-m package.train\n{place}\n"
+    code = """USE_CONTAINER=1; check_image() { :; }; SLIPWAY_SCRIPT='-m package.train'; make_absolute SLIPWAY_SCRIPT
+        echo "$SLIPWAY_SCRIPT"; check_inputs; bind_paths=(); set_binds; echo "${bind_paths[@]}" """
+    assert bash(code).out == f"-m package.train\n{place}\n"
 
 
 def test_variables_exported_by_parent_job_are_unset(bash):
