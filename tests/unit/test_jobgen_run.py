@@ -123,6 +123,13 @@ class TestProgram:
         Path(file).touch()
         assert program_of(file).name == name
 
+    @pytest.mark.parametrize("name", ["my_train-101", "101"])
+    def test_name_or_number_of_a_run_is_recognized(self, name):
+        Path("runs", "my_train-101").mkdir(parents=True)
+        Path("runs", "my_train-101", "job.sh").touch()
+        with refused("no-script", "runs/my_train-101"):
+            program_of(name)
+
     @pytest.mark.parametrize(
         ("words", "slug"),
         [

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Dict, Literal, NamedTuple, Optional
 
 from jobgen.base.errors import JobgenError, UsageError
+from jobgen.follow.lookup import output_folder, runs_with_suffix
 from jobgen.jobs.run_files import RunFiles
 from jobgen.jobs.runs import Run
 from slipway.base.contract import INPUT_CONFIG, JOB_SCRIPT
@@ -70,15 +71,21 @@ def program_of(path: str = "", *, module: str = "") -> Program:
         kind = "script"
     elif path.endswith(".toml"):
         kind = "configuration"
-    if kind is None and os.path.lexists(path):
-        raise JobgenError(
-            "bad-program",
-            f"{path} is neither a Python script (.py) nor a configuration (.toml) nor a run folder.",
-        )
     if not os.path.isfile(path) or not os.access(path, os.R_OK):  # noqa: PTH113
-        raise JobgenError("no-script", f"{path} is missing, or not a file that can be read on this machine.")
-    assert kind
+        raise JobgenError("no-script", f"{path} is missing, or not a file that can be read here.{_similar_run(path)}")
+    if kind is None:
+        raise JobgenError(
+            "bad-program", f"{path} is neither a Python script (.py) nor a configuration (.toml) nor a run folder."
+        )
     return Program(kind, path)
+
+
+def _similar_run(name: str) -> str:
+    """Return a question that names a run folder of this name or job number; "" if there is none."""
+    runs = [run.path for run in runs_with_suffix(name)] if name.isprintable() else []
+    named = output_folder() / name if name.isprintable() else Path()
+    found = next(iter(runs), named if Path(named, JOB_SCRIPT).is_file() else None)
+    return f" Did you mean the run {found}?" if found else ""
 
 
 def is_run_folder(path: str) -> bool:

@@ -304,7 +304,7 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
         assert self._joined
         reason = self._reason
         self._conclude(reason)
-        log.info("stopped (%s) at step %d, saved; run the same command to resume", reason.word, self._step)
+        log.info("stopped (%s) at step %d, saved: the run resumes there", reason.word, self._step)
         ranks = self._joined.comm.world.size
         raise Stopped(self._joined.environment.exit_code(reason, ranks=ranks), reason)
 

@@ -250,7 +250,7 @@ class SessionProgram:
         if status.state == "done":
             log.info("done at step %d", status.step)
         else:
-            log.info("stopped (%s) at step %d, saved; run the same command to resume", status.reason, status.step)
+            log.info("stopped (%s) at step %d, saved: the run resumes there", status.reason, status.step)
         log.info("time: %s", describe(read_goodput(self._goodput)))
 
     # Private helpers.
