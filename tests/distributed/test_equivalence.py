@@ -15,7 +15,8 @@ from trainer.data.sets import open_data
 from trainer.model.small import MLP
 
 WORLDS = [("forked", 1), ("torchrun", 2), ("forked", 3), ("forked", 4), ("horovodrun", 2), ("mpirun", 2)]
-LIMITS = {"float32": 1e-6, "float64": 1e-12}
+LIMITS = {"float32": 1e-5, "float64": 1e-12}
+"""CPUs multiply matrices of other heights with other kernels: on one with AVX10 float32 differs by 7e-6."""
 # 1,438 samples in batches of 479 leave one sample for an epoch's last step, so most ranks have none.
 FLAGS = [
     *("--arch", "mlp", "--optimizer", "sgd", "--momentum", "0.9", "--lr", "0.05", "--clip-grad", "1.0"),

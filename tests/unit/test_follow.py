@@ -878,7 +878,7 @@ def listed(capsys, *words):
     return [(row[0], row[1], row[2], row[3], row[-1]) for row in rows[1:]]
 
 
-OURS = "/scratch/jobgen-x1y2/ddp.job --epochs 3"
+OURS = "/scratch/jobgen-x1y2z3_4/ddp.job --epochs 3"
 
 
 class TestList:

@@ -4,16 +4,18 @@ import inspect
 import os
 import re
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from jobgen import Job
 from jobgen.cli import main
+from jobgen.jobs.run_files import RunFiles
 from jobgen.run.limits import clock, minutes_of
 from jobgen.run.program import program_of
 from jobgen.run.source import read_source
-from messages import assert_error, refused, slugs
+from messages import assert_error, assert_warning, refused, slugs
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.usefixtures("login_node")
@@ -266,6 +268,78 @@ class TestRequest:
         run(capsys, str(run_folder), "--nodes", "1")
         assert directives((folder / "103.script").read_text())["nodes"] == "1"
 
+    @pytest.fixture
+    def begun(self, folder, capsys):
+        """Return a function that begins a run with flags and returns its folder, as after the end of its job."""
+
+        def begin(*words):
+            script, _ = submitted(folder, capsys, *words)
+            number = (folder / "number").read_text().strip()
+            path = Path("runs", f"my_train-{number}").resolve()
+            path.mkdir(parents=True)
+            kept = f"kept_folder={Path.cwd()}\nrestore_setting SLIPWAY_SCRIPT my_train.py\n"
+            (path / "job.sh").write_text(f"{script}\n{kept}")
+            return path
+
+        return begin
+
+    def test_continued_run_gets_the_ranks_of_its_new_gpus(self, folder, begun, capsys):
+        """Its job.sh has the old number as a default."""
+        path = begun("--gpus-per-node", "4")
+        run(capsys, str(path), "--gpus-per-node", "2")
+        again = (folder / "102.script").read_text()
+        assert directives(again)["gpus-per-node"] == "2"
+        assert given(again)["SLIPWAY_RANKS_PER_NODE"] == "2"
+
+    def test_continued_run_gets_the_named_image(self, folder, begun, capsys):
+        """Also the one that is its site's default: its job.sh may keep another."""
+        run(capsys, str(begun()), "--image", "slipway.sif")
+        found = given((folder / "102.script").read_text())
+        assert (found["USE_CONTAINER"], found["SLIPWAY_IMAGE"]) == ("1", "slipway.sif")
+
+    def test_continued_task_of_an_array_is_one_job(self, folder, begun, capsys):
+        run(capsys, str(begun("--array", "0-3")))
+        assert "array" not in directives((folder / "102.script").read_text())
+
+    def test_settings_of_the_shell_do_not_replace_those_of_a_run(self, folder, begun, capsys, setenv):
+        path = begun()
+        setenv(SLIPWAY_DATA="/usr", USE_CONTAINER="0", SLIPWAY_VENV="/x", SLIPWAY_SCRIPT="other.py", SLIPWAY_STAGE="1")
+        run(capsys, str(path))
+        names = {"SLIPWAY_SCRIPT", "SLIPWAY_RUN_DIR", "SLIPWAY_LIB"}
+        assert set(given((folder / "102.script").read_text())) == names
+        assert "SLIPWAY_DATA=/usr" not in (folder / "102.environment").read_text().splitlines()
+
+    def test_run_continues_from_another_folder(self, folder, begun, capsys, monkeypatch):
+        """The relative path of its site starts at its first folder; another file may have that name here."""
+        path = begun()
+        Path("elsewhere").mkdir()
+        monkeypatch.chdir("elsewhere")
+        Path("mine.toml").write_text(SITE.replace('partition = "gpu"', 'partition = "other"'))
+        run(capsys, str(path))
+        assert directives((folder / "102.script").read_text())["partition"] == "gpu"
+
+    @pytest.mark.parametrize("words", ["--site mine.toml", "--backend ddp", "--name x", "--array 0-3", "--spares 1"])
+    def test_what_a_run_keeps_is_refused(self, begun, words):
+        path = begun()
+        flag, value = words[2:].split()
+        with refused("flag-conflict", f"--{flag}", code=2):
+            Job(path, **{flag: int(value) if flag == "spares" else value}).plan()
+
+    def test_folder_of_a_run_in_the_shell_is_not_taken_by_another_program(self, begun, setenv):
+        setenv(SLIPWAY_RUN_DIR=str(begun()))
+        with refused("flag-conflict", "SLIPWAY_RUN_DIR", code=2):
+            Job("my_train.py", site="mine.toml").plan()
+
+    def test_flags_win_over_settings_of_the_shell(self, folder, capsys, setenv):
+        setenv(SLIPWAY_SPARES="1", SLIPWAY_RANKS_PER_NODE="1")
+        script, _ = submitted(folder, capsys, "--spares", "0", "--nodes", "2", "--gpus-per-node", "2")
+        assert directives(script)["nodes"] == "2"
+        assert "SLIPWAY_RANKS_PER_NODE" not in given(script)
+
+    def test_value_that_bash_has_quoted_is_read(self, folder):
+        Path("job.sh").write_text("restore_setting SLIPWAY_SCRIPT $'/x/t\\303\\251 st.py'\n")
+        assert RunFiles(Path()).kept_setting("SLIPWAY_SCRIPT") == "/x/té st.py"
+
     def test_run_that_trains_now_is_refused(self):
         Path("run").mkdir()
         Path("run", "job.sh").touch()
@@ -322,6 +396,8 @@ MISUSES = [
     ("my_train.py --env 1=2", "bad-flag-value", 2),
     ("my_train.py --env PATH=/x", "bad-flag-value", 2),
     ("my_train.py --env SLIPWAY_SCRIPT=x.py", "bad-flag-value", 2),
+    ("my_train.py --env USE_CONTAINER=1", "bad-flag-value", 2),
+    ("my_train.py --env SLIPWAY_RUN_DIR=x", "bad-flag-value", 2),
     ("my_train.py --follow --array 0-3", "flag-conflict", 2),
     ("my_train.py --backend single --gpus-per-node 2 --cpus-per-task 3", "bad-flag-value", 2),
     ("my_train.py --gpus-per-node 3 --set devices_per_rank=2", "bad-flag-value", 2),
@@ -419,10 +495,31 @@ class TestThisMachine:
             (rank, "2", "['--lr', '0.1']", "hello") for rank in "01"
         ]
 
+    def test_job_that_fails_before_its_ranks_start_has_ended(self, local):
+        """Its run folder has no end of an attempt."""
+        local["env"] = {"SLIPWAY_DEVICE": "cuda"}
+        assert Job("my_train.py", **local).submit().wait(timeout=60) == "failed"
+
+    def test_running_job_is_not_started_again_and_ends_by_cancel(self, local):
+        Path("my_train.py").write_text("import time, torch.distributed\ntime.sleep(600)\n")
+        first = Job("my_train.py", **local).submit()
+        log = first.folder.with_name(f"{first.folder.name}.log")
+        before = time.monotonic()
+        while first.state != "started" and time.monotonic() < before + 60:
+            time.sleep(0.1)
+        second = Job("my_train.py", **local).submit()
+        assert second.folder != first.folder
+        for job in (first, second):
+            job.cancel()
+            assert job.wait(timeout=60) == "failed"
+        assert "command not found" not in log.read_text()
+
     def test_flags_of_a_scheduler_have_no_effect(self, local, capsys):
         words = ["my_train.py", "--site", "here.toml", "--venv", sys.prefix, "--dry-run"]
-        _, err = run(capsys, *words, "--time", "4:00:00", "--partition", "gpu", "--account", "me", "--mem", "1G")
+        ignored = ["time", "partition", "account", "mem", "gpu-type"]
+        _, err = run(capsys, *words, *(f"--{flag}={'4:00:00' if flag == 'time' else '1G'}" for flag in ignored))
         assert slugs(err) == ["ignored-flag"]
+        assert_warning(err, "ignored-flag", *(f"--{flag}" for flag in ignored))
 
     def test_several_nodes_are_refused(self, local):
         with refused("no-scheduler", code=78):

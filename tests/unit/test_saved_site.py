@@ -4,11 +4,13 @@ import os
 import pty
 import re
 import select
+import signal
 import stat
 import subprocess
 import sys
 import time
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -103,6 +105,8 @@ def terminal(*words, stdout=None):
         stderr=theirs,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         start_new_session=True,
+        # A shell's background jobs ignore SIGINT, and so would the process.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 -- tests have one thread
         cwd=ROOT,
     )
     os.close(theirs)
@@ -192,7 +196,7 @@ class TestAtTerminal:
         with terminal(*SAVE) as shown:
             shown.answer(str(path), keys)
             if code == 130:  # the pseudoterminal is not the session's
-                shown.process.send_signal(2)
+                shown.process.send_signal(signal.SIGINT)
             ended, rest = shown.end()
         assert (ended, slugs(rest)) == (code, [] if code == 130 else ["site-not-saved"])
         assert not (path.parent.parent / "sites").exists()

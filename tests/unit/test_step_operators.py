@@ -17,7 +17,6 @@ from slipway.dist.communicator import Alone
 from slipway.dist.torch_distributed import TorchCommunicator
 from trainer.config.settings import DataConfig, Launch, ModelConfig, RunConfig, Settings, TrainConfig
 from trainer.data.training_batches import TrainingBatches
-from trainer.engine.auto_precision import PLAIN, settled
 from trainer.model import initial_model
 from trainer.optim.optimizers import build_optimizer
 from trainer.parallel.ddp import NO_BUFFER_SYNC, DDPStrategy
@@ -73,8 +72,8 @@ def settings_of(arch, folder=None, **model):
         data=DataConfig(
             dataset="synthetic", synthetic_shape=SHAPE, synthetic_samples=2 * BATCH * STEPS, synthetic_classes=CLASSES
         ),
-        model=ModelConfig(arch=arch, **model),
-        train=TrainConfig(max_steps=STEPS, epochs=1, batch_size=BATCH),
+        model=ModelConfig(arch=arch, channels_last=False, **model),
+        train=TrainConfig(max_steps=STEPS, epochs=1, batch_size=BATCH, amp="none"),
         run=RunConfig(log_interval=1000, figures=False),
         launch=Launch(device="cpu", threads=1, output_dir=str(folder)),
     )
@@ -82,7 +81,7 @@ def settings_of(arch, folder=None, **model):
 
 def plain_step(arch, *, ddp):
     """Return the operators by name of a step in plain torch: the model, its loss and its optimizer on a float batch."""
-    settings = settled(settings_of(arch), PLAIN)
+    settings = settings_of(arch)
     model = initial_model(settings, shape=SHAPE, classes=CLASSES)
     optimizer = build_optimizer(settings.optim, model.parameters())
     replica = DistributedDataParallel(model, gradient_as_bucket_view=True, **NO_BUFFER_SYNC) if ddp else model

@@ -135,7 +135,7 @@ def _over(last: Optional[Submission]) -> JobgenError:
 
 def _is_by_jobgen(script: str) -> bool:
     """Return whether jobgen wrote the submitted script, according to its temporary folder or its header."""
-    if re.search(rf"/{re.escape(FOLDER)}[^/ ]+/[^/]+", script):
+    if re.search(rf"/{re.escape(FOLDER)}[a-z0-9_]{{8}}/[^/]+\.(job|pbs)( |$)", script):
         return True
     words = script.split(" ")
     for count in range(1, len(words) + 1):  # the path may contain blanks, and arguments may follow

@@ -62,8 +62,22 @@ class RunFiles:
 
     def kept_setting(self, name: str) -> str:
         """Return the value of a setting that job.sh keeps for later attempts; "" if it keeps none."""
-        found = re.search(rf"(?m)^restore_setting {name} (.*)$", self.text(self.path / contract.JOB_SCRIPT))
-        return "".join(shlex.split(found[1])) if found else ""
+        return self._quoted(rf"restore_setting {name} (.*)")
+
+    @property
+    def first_folder(self) -> str:
+        """The folder of submission of the first attempt, from job.sh; "" if it does not contain it."""
+        return self._quoted("kept_folder=(.*)")
+
+    def _quoted(self, pattern: str) -> str:
+        """Return a word that Bash's ``printf %q`` wrote to a line of job.sh; "" if there is no such line."""
+        found = re.search(f"(?m)^{pattern}$", self.text(self.path / contract.JOB_SCRIPT))
+        if not found:
+            return ""
+        if found[1].startswith("$'"):  # bytes that the locale of the job cannot show
+            escaped = found[1][2:-1].encode("latin-1", "replace").decode("unicode_escape")
+            return escaped.encode("latin-1", "replace").decode(errors="replace")
+        return "".join(shlex.split(found[1]))
 
     def log(self, attempt: int, name: str) -> Path:
         """Return the path of an attempt's file ``name``."""

@@ -109,13 +109,18 @@ class Origin(NamedTuple):
     output: Optional[str] = None
 
 
-def origin_in(script: Path) -> Origin:
-    """Return the origin of a job script, of which a run folder has a copy.
+def origin_in(script: Path, *, folder: str) -> Origin:
+    """Return the origin of a job script, with paths relative to ``folder`` made absolute.
 
     Raises:
         JobgenError: if the script cannot be read, or its header has no command of `jobgen render`.
     """
-    return _origin_and_text(script)[0]
+    origin = _origin_and_text(script)[0]
+    spec, site = (
+        str(Path(folder, name)) if "/" in name or name.endswith(".toml") else name
+        for name in (origin.spec, origin.site)
+    )
+    return origin._replace(spec=spec, site=site)
 
 
 class Stale(NamedTuple):

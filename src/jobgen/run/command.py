@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shlex
 import sys
 import tempfile
@@ -14,7 +15,7 @@ from jobgen.jobs.submit import show
 from jobgen.render.files import site_or_default, write_script
 from jobgen.run.job import Job, Plan
 from jobgen.run.options import JOB, variables
-from jobgen.run.program import is_run_folder
+from jobgen.run.program import program_of
 from jobgen.schedulers import scheduler_of
 from slipway.base.slugs import EXIT_FAILED
 
@@ -34,8 +35,9 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if arguments.follow and arguments.array:
         raise UsageError("flag-conflict", "--follow prints one log, but an --array has one for each task.")
+    program = program_of(arguments.program, module=arguments.module)
     wanted = {name: value for name, value in vars(arguments).items() if name in JOB}
-    if not is_run_folder(arguments.program):
+    if program.kind != "run":
         wanted["site"] = arguments.site or _default_site(yes=arguments.yes)
     job = Job(arguments.program, *arguments.arguments, env=variables(arguments.env), **wanted)
     plan = job.plan(dry_run=arguments.dry_run)
@@ -65,7 +67,8 @@ def _default_site(*, yes: bool) -> str:
             raise
     from jobgen.detect import save_default_draft  # noqa: PLC0415 -- for the first run only
 
-    save_default_draft(name=None, yes=yes)
+    with contextlib.redirect_stdout(sys.stderr):  # standard output is for the job's number
+        save_default_draft(name=None, yes=yes)
     return site_or_default(None)
 
 

@@ -10,11 +10,12 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from jobgen.base.errors import JobgenError, UsageError, warn
 from jobgen.base.job import Job as ResolvedJob
 from jobgen.base.job import JobSpec, Site
+from jobgen.jobs.run_files import RunFiles
 from jobgen.jobs.runs import Run
 from jobgen.jobs.submit import (
     Submission,
@@ -26,20 +27,40 @@ from jobgen.jobs.submit import (
 )
 from jobgen.render.files import Origin, job_of, origin_in, site_of, site_or_default, spec_of, write_script
 from jobgen.resolve.load import divide
+from jobgen.resolve.settings import settings_of
 from jobgen.run.limits import clock, minutes_of
 from jobgen.run.program import Program, program_of
 from jobgen.run.runtime import Runtime, check_program, choose_runtime, module_file
 from jobgen.run.source import Source, read_source
 from jobgen.schedulers import Scheduler, scheduler_of
-from slipway.base.contract import JOB_SCRIPT
+from slipway.base.contract import JOB_SCRIPT, SETTINGS
 
 if TYPE_CHECKING:
     from jobgen.run.submitted import SubmittedRun
 
 SPECS = {"ddp": "ddp", "horovod": "horovod-gloo", "single": "single"}
 """Spec of each backend, for nodes with GPUs. horovod-gloo needs no MPI."""
+FLAG_OF = {
+    "PATH": "each node sets it: use the field path of the site",
+    "SLIPWAY_SCRIPT": "name the script as the first argument",
+    "SLIPWAY_CONFIG": "name the configuration as the first argument",
+    "SLIPWAY_RUN_DIR": "name a run folder as the first argument",
+    "SLIPWAY_ARGS": "arguments of the program follow after --",
+    "SLIPWAY_LIB": "export it in the shell",
+    "USE_CONTAINER": "use --image, --venv or --conda",
+    "SLIPWAY_IMAGE": "use --image",
+    "SLIPWAY_VENV": "use --venv or --conda",
+    "SLIPWAY_DATA": "use --data",
+    "BACKEND": "use --backend",
+    "SLIPWAY_RANKS_PER_NODE": "use --gpus-per-node",
+    "SLIPWAY_DEVICES_PER_RANK": "use --set devices_per_rank=N",
+    "SLIPWAY_SPARES": "use --spares",
+}
+"""Variables that are no value of ``--env``, and what to use instead."""
 PLAIN = r"[A-Za-z][A-Za-z0-9_.,:/@%+-]*"
 """Pattern of texts that a setting can hold without quotes."""
+REMOVED_AT_THE_END = 'bash "$0" "$@"; code=$?; rm -f -- "$0"; exit $code'
+"""Runs a temporary script. Bash reads a script while it runs it, so it must stay until its end."""
 TOML_WORDS = {"true", "false", "inf", "nan"}
 
 
@@ -216,18 +237,23 @@ class Job:
         scheduler = scheduler_of(site.scheduler)
         settings = [*origin.settings, *self._resources(site, scheduler, origin)]
         settings += [*self._scheduler_options(site, scheduler), *self._settings]
-        environment = {**environment_without_job(), **self._variables(), **program.settings}
+        environment = {**self._shell(program), **self._variables(), **program.settings}
         job = job_of(origin.spec, origin.site, settings, standalone=is_standalone(environment))
         runtime = self._runtime(program, job, environment)
         environment.update(runtime.settings)
+        if program.kind == "run" and self._gpus is not None:  # its job.sh has the number of ranks as a default
+            environment |= {name: value for name, value in _ranks_of(job).items() if value}
         faults = [*_check_files(program, job, environment)]
+        if self._data and not os.access(self._data, os.R_OK):
+            faults.append(JobgenError("no-data", f"--data: {self._data} is missing or not readable on this machine."))
         if faults and not dry_run:
             raise faults[0]
         if scheduler.has_queue:
             submission = prepare(origin.spec, origin.site, settings, self._arguments, environment, dry_run=dry_run)
         else:
             submission = examine(job, self._arguments, environment, site=origin.site, dry_run=dry_run)
-        submission = submission._replace(faults=(*faults, *submission.faults), variables=self._env)
+        variables = {name: value for name, value in self._env.items() if name not in SETTINGS}
+        submission = submission._replace(faults=(*faults, *submission.faults), variables=variables)
         plan = Plan(program, submission, runtime.line, read_source(_script_of(environment)))
         plan.warn()
         return plan
@@ -243,14 +269,17 @@ class Job:
         plan = self.plan()
         submission = plan.submission
         if not plan.has_queue:
-            return SubmittedRun(str(_start_here(submission)))
+            folder, process = _start_here(submission)
+            return SubmittedRun(str(folder), process=process)
         return SubmittedRun(plan.job_number())
 
     def _origin(self, program: Program) -> Origin:
         """Return spec, site and settings: those of the run that continues, or those of a new job."""
         if program.kind == "run":
-            origin = origin_in(Path(program.path, JOB_SCRIPT))
-            return origin._replace(site=self._site or origin.site)
+            self._refuse_fixed()
+            files = RunFiles(Path(program.path))
+            origin = origin_in(files.path / JOB_SCRIPT, folder=files.first_folder)
+            return origin._replace(settings=[*origin.settings, *_without_array(origin.settings)])
         backend = self._backend or "ddp"
         if backend not in SPECS:
             raise UsageError("bad-flag-value", f"--backend {backend!r} must be {', '.join(SPECS)}.")
@@ -302,8 +331,9 @@ class Job:
         """Return the settings of the scheduler's options; the local machine has none, and is told so."""
         given = {flag: text for flag, text in self._options.items() if text}
         if not scheduler.has_queue:
-            ignored = [*given, *(["time"] if self._time else []), *(["mem"] if self._mem else [])]
-            if ignored:
+            others = {"time": self._time, "mem": self._mem, "gpu-type": self._gpu_type, "spares": self._spares}
+            others["cpus-per-task"] = self._cpus
+            if ignored := [*given, *(flag for flag, value in others.items() if value)]:
                 flags = ", ".join(f"--{flag}" for flag in ignored)
                 warn("ignored-flag", f"{flags}: site {site.name} has no scheduler, so this has no effect.")
             return []
@@ -313,12 +343,52 @@ class Job:
                 raise JobgenError("unsupported-option", f"--{flag}: {scheduler.name} has no such option.")
         return [f"options.{names[flag]}={_toml(text)}" for flag, text in given.items()]
 
+    def _shell(self, program: Program) -> Dict[str, str]:
+        """Return the environment without settings that would replace what a flag or the run that continues has set.
+
+        Raises:
+            UsageError: if SLIPWAY_RUN_DIR names a run of another program.
+        """
+        environment = environment_without_job()
+        if program.kind == "run":
+            dropped = {*SETTINGS} - {"SLIPWAY_LIB", "SLIPWAY_TRUSTED_FOLDER"}
+        else:
+            folder = environment.get("SLIPWAY_RUN_DIR", "")
+            if folder and Path(folder, JOB_SCRIPT).exists():
+                raise UsageError(
+                    "flag-conflict",
+                    f"SLIPWAY_RUN_DIR={folder} is a run: `jobgen run {shlex.quote(folder)}` continues it; unset the "
+                    "variable to begin another one.",
+                )
+            given = {"SLIPWAY_RANKS_PER_NODE": self._gpus, "SLIPWAY_DEVICES_PER_RANK": self._gpus}
+            given |= {"SLIPWAY_SPARES": self._spares}
+            dropped = {name for name, value in given.items() if value is not None} | {"SLIPWAY_ARGS"}
+        return {name: value for name, value in environment.items() if name not in dropped}
+
     def _variables(self) -> Dict[str, str]:
-        """Return the variables of the job: data, backend, and ``env``."""
-        for name in {*self._env} & {"PATH", "SLIPWAY_SCRIPT", "SLIPWAY_CONFIG"}:
-            raise UsageError("bad-flag-value", f"--env {name}: jobgen sets it; for PATH use the site's field `path`.")
+        """Return the variables of the job: data, backend, and ``env``.
+
+        Raises:
+            UsageError: for an invalid name, or one that a flag sets.
+        """
+        for name in self._env:
+            if not (name.isidentifier() and name.isascii()):
+                raise UsageError("bad-flag-value", f"--env {name[:80]!r} is not the name of a variable.")
+            if name in FLAG_OF:
+                raise UsageError("bad-flag-value", f"--env {name}: {FLAG_OF[name]}.")
         found = {"SLIPWAY_DATA": self._data, "BACKEND": self._backend}
         return {**{name: value for name, value in found.items() if value}, **self._env}
+
+    def _refuse_fixed(self) -> None:
+        """Refuse arguments that a run which continues cannot change.
+
+        Raises:
+            UsageError: if one is given.
+        """
+        fixed = {"site": self._site, "backend": self._backend, "name": self._name, "spares": self._spares,
+                 "array": self._options["array"], "set": self._settings}  # fmt: skip
+        if given := [f"--{name}" for name, value in fixed.items() if value not in ("", None, [])]:
+            raise UsageError("flag-conflict", f"{', '.join(given)}: a run that continues keeps it: remove the flag.")
 
     def _runtime(self, program: Program, job: ResolvedJob, environment: Mapping[str, str]) -> Runtime:
         """Return the image or environment; that of a continued run changes only on request."""
@@ -326,6 +396,19 @@ class Job:
             return Runtime({}, "")
         flags = {"image": self._image, "venv": self._venv, "conda": self._conda}
         return choose_runtime(job, environment, **{name: value or None for name, value in flags.items()})
+
+
+def _ranks_of(job: ResolvedJob) -> Dict[str, str]:
+    """Return the settings of the ranks and their GPUs."""
+    if job.spec.backend == "single":
+        return {"SLIPWAY_DEVICES_PER_RANK": str(job.spec.devices_per_rank)}
+    return {"SLIPWAY_RANKS_PER_NODE": str(job.ranks_per_node)}
+
+
+def _without_array(settings: Sequence[str]) -> List[str]:
+    """Return the settings that drop the array of which a run was a task: only that run continues."""
+    names = {setting.partition("=")[0] for setting in settings}
+    return [f"{name}=false" for name in ("options.array", "options.J", "options.t") if name in names]
 
 
 def _script_of(environment: Mapping[str, str]) -> Optional[Path]:
@@ -346,30 +429,33 @@ def _check_files(program: Program, job: ResolvedJob, environment: Mapping[str, s
         yield from check_program(job, environment, None)
 
 
-def _start_here(submission: Submission) -> Path:
-    """Start the job's script in the background; return its run folder, beside which FOLDER.log has the output.
+def _start_here(submission: Submission) -> Tuple[Path, subprocess.Popen[bytes]]:
+    """Start the job's script in the background; return its run folder and its process. FOLDER.log has the output.
 
     Raises:
         JobgenError: if the folder of run folders cannot be written.
     """
-    output = Path(submission.environment.get("SLIPWAY_OUTPUT") or submission.job.site.output)
-    folder = submission.environment.get("SLIPWAY_RUN_DIR")
+    values = {setting.name: setting.value for setting in settings_of(submission.job, submission.environment)}
+    output, folder = Path(values["SLIPWAY_OUTPUT"] or "runs"), submission.environment.get("SLIPWAY_RUN_DIR")
     try:
-        output.mkdir(parents=True, exist_ok=True)
-        name = f"{submission.job.spec.name}-{time.strftime('%Y%m%d-%H%M%S')}-"
-        path = Path(folder or tempfile.mkdtemp(prefix=name, dir=output))
+        if not folder:
+            output.mkdir(parents=True, exist_ok=True)
+            stamp = time.strftime("%Y%m%d-%H%M%S")
+            folder = tempfile.mkdtemp(prefix=f"{submission.job.spec.name}-{stamp}-", dir=output)
+        path = Path(folder).absolute()
         log = path.with_name(f"{path.name}.log").open("ab")
+        number, script = tempfile.mkstemp(prefix="jobgen-", suffix=".sh")
+        os.close(number)
     except OSError as error:
-        raise JobgenError("cannot-write", f"cannot write {output}: {error.strerror}.") from error
+        raise JobgenError("cannot-write", f"cannot write {folder or output}: {error.strerror}.") from error
     environment = {**submission.environment, "SLIPWAY_RUN_DIR": str(path)}
-    script = path.with_name(f"{path.name}.sh")
-    write_script(script, submission._replace(environment=environment).script)
+    write_script(Path(script), submission._replace(environment=environment).script)
     with log:
-        subprocess.Popen(
-            ["bash", str(script), *submission.arguments], env=environment, stdin=subprocess.DEVNULL, stdout=log,
-            stderr=subprocess.STDOUT, start_new_session=True,
+        process = subprocess.Popen(
+            ["bash", "-c", REMOVED_AT_THE_END, script, *submission.arguments], env=environment,
+            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
-    return path
+    return path, process
 
 
 def _toml(text: str) -> str:

@@ -107,7 +107,7 @@ def variables(words: List[str]) -> Dict[str, str]:
     found = {}
     for word in words:
         name, equals, value = word.partition("=")
-        if not (equals and name.isidentifier() and name.isascii()):
+        if not equals:
             raise UsageError("bad-flag-value", f"--env {word[:80]!r} is not NAME=VALUE.")
         found[name] = value
     return found

@@ -10,6 +10,7 @@ from typing import Dict, Literal, NamedTuple, Optional
 
 from jobgen.base.errors import JobgenError, UsageError
 from jobgen.follow.lookup import output_folder, runs_with_suffix
+from jobgen.follow.mine import Jobs
 from jobgen.jobs.run_files import RunFiles
 from jobgen.jobs.runs import Run
 from slipway.base.contract import INPUT_CONFIG, JOB_SCRIPT
@@ -64,7 +65,7 @@ def program_of(path: str = "", *, module: str = "") -> Program:
         if not all(part.isidentifier() for part in module.split(".")):
             raise UsageError("bad-program", f"-m {module[:80]!r} is not the name of a Python module.")
         return Program("module", module)
-    if is_run_folder(path):
+    if os.path.isdir(path):  # noqa: PTH112 -- accepts a NUL
         return _run(path)
     kind: Optional[Literal["script", "configuration"]] = None
     if path.endswith(".py"):
@@ -88,11 +89,6 @@ def _similar_run(name: str) -> str:
     return f" Did you mean the run {found}?" if found else ""
 
 
-def is_run_folder(path: str) -> bool:
-    """Return whether ``path`` is a folder, and so can only be a run to continue."""
-    return os.path.isdir(path)  # noqa: PTH112 -- accepts a NUL
-
-
 def _run(path: str) -> Program:
     script = Path(path, JOB_SCRIPT)
     if not script.is_file():
@@ -104,8 +100,12 @@ def _run(path: str) -> Program:
             "foreign-run",
             f"{path} is the run of another user: only its owner can continue it. Begin a run of your own.",
         )
-    if Run(Path(path)).alive:
+    run = Run(Path(path))
+    job = Jobs().of(run)
+    if run.alive or job:
+        by = f"job {job.job}" if job else "a process that trains now"
         raise JobgenError(
-            "folder-in-use", f"{path} is in use by a job that trains now: wait for its end, or end it: `jobgen cancel`."
+            "folder-in-use",
+            f"{path} is in use by {by}: wait for its end, or end it: `jobgen cancel {shlex.quote(path)}`.",
         )
     return Program("run", os.path.abspath(path))  # noqa: PTH100 -- keeps links

@@ -71,7 +71,7 @@ def choose_runtime(
         if why := refusal("SLIPWAY_IMAGE", value):  # all three are paths or names on one line
             raise UsageError("bad-flag-value", f"{flag}: {why.partition(': ')[2]}.")
     if image is not None:
-        return _given_image(image, job, environment)
+        return _given_image(image, job)
     if venv is not None:
         return _environment(venv, "--venv", job, environment)
     if conda is not None:
@@ -151,7 +151,7 @@ def module_file(name: str) -> Optional[Path]:
     return next((file for file in files if file.is_file()), None)
 
 
-def _given_image(image: str, job: Job, environment: Mapping[str, str]) -> Runtime:
+def _given_image(image: str, job: Job) -> Runtime:
     runtime = container_of(job.site.container)
     if runtime.runs_file(image):
         for error in need("no-image", "--image", image, "correct the path, or use --venv or --conda"):
@@ -159,7 +159,7 @@ def _given_image(image: str, job: Job, environment: Mapping[str, str]) -> Runtim
     elif not runtime.pulls_images:
         raise JobgenError("image-not-local", f"--image: {runtime.name} would convert {image} in each process: convert "
                           f"it once with `{runtime.name} pull my.sif {image}`, and use --image my.sif.")  # fmt: skip
-    return _runtime({"USE_CONTAINER": "1", "SLIPWAY_IMAGE": image}, f"image {image}", job, environment)
+    return Runtime({"USE_CONTAINER": "1", "SLIPWAY_IMAGE": image}, f"image {image}")
 
 
 def _found(job: Job, environment: Mapping[str, str]) -> Runtime:
@@ -207,7 +207,9 @@ def _environment(venv: Optional[str], source: str, job: Job, environment: Mappin
         for error in need("no-environment", source, f"{folder}/bin/python", f"{remedy} another one with --venv"):
             raise error
     where = f"environment {folder}" if folder else NOT_FOLDERS.get(venv or "", "environment")
-    return _runtime(wanted, f"{where} ({'active' if source in ACTIVE else source})", job, environment)
+    line = f"{where} ({'active' if source in ACTIVE else source})"
+    # A run that continues has other defaults than its site: then the value of a flag must be set, whatever they are.
+    return Runtime(wanted, line) if source.startswith("--") else _runtime(wanted, line, job, environment)
 
 
 def _runtime(wanted: Dict[str, str], line: str, job: Job, environment: Mapping[str, str]) -> Runtime:

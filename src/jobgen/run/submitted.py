@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
@@ -17,25 +20,30 @@ from slipway.base.contract import METRICS
 class SubmittedRun:
     """A job and its run. Each property reads the run folder and queries the scheduler anew."""
 
-    def __init__(self, name: str) -> None:
-        """Refer to the run of ``name``, a job number or a run folder."""
+    def __init__(self, name: str, *, process: Optional[subprocess.Popen[bytes]] = None) -> None:
+        """Refer to the run of ``name``, a job number or a run folder; ``process``: what runs it on this machine."""
         self.name = name
         """The job number; without a scheduler, the run folder."""
+        self._process = process
 
     @property
     def state(self) -> str:
-        """State in one word: pending, starting, running, done, stopped, out-of-time, failed, crashed.
+        """State in one word: pending, starting, started, running, done, stopped, out-of-time, failed, crashed.
+
+        ``started``: the ranks of a script run that does not use ``slipway.Session``, so its progress is unknown.
 
         Raises:
-            JobgenError: if neither a scheduler nor a run folder has the job, or the scheduler does not answer.
+            JobgenError: if neither a scheduler nor a run folder has the job, or the scheduler does not answer; for an
+                array, which has several runs.
         """
         target, seen = self._look()
+        run = self._only_run(target)
         if any(job.phase == "waiting" for job in seen):
             return "pending"
-        run = self._only_run(target)
-        if run and run.state != "empty":
-            return run.state
-        return "failed" if has_ended(target, seen) else "starting"
+        state = run.state if run else "empty"
+        if state in {"empty", "starting"}:
+            return "failed" if self._has_ended(target, seen) else "starting"
+        return state
 
     @property
     def folder(self) -> Optional[Path]:
@@ -73,9 +81,10 @@ class SubmittedRun:
 
         Raises:
             TimeoutError: after ``timeout`` seconds. The job continues.
+            JobgenError: if neither a scheduler nor a run folder has the job any more.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        while not has_ended(*self._look()):
+        while not self._is_over():
             rest = ASK if deadline is None else deadline - time.monotonic()
             if rest <= 0:
                 raise TimeoutError(f"{self.name} has not ended after {timeout} s")
@@ -88,16 +97,35 @@ class SubmittedRun:
         Raises:
             JobgenError: if it has ended, or cannot be cancelled from this machine.
         """
-        if code := cancel(self.name):
+        if self._process and self._process.poll() is None and Run(Path(self.name)).foreign:
+            os.killpg(self._process.pid, signal.SIGTERM)  # it reads no file STOP
+        elif code := cancel(self.name):
             raise JobgenError("scheduler-silent", f"the scheduler did not cancel {self.name} (exit code {code}).")
 
     def __repr__(self) -> str:
         """Return the job number or run folder."""
         return f"SubmittedRun({self.name!r})"
 
+    def _is_over(self) -> bool:
+        """Return whether the job has ended; False if the scheduler does not answer, as it may a little later."""
+        try:
+            return self._has_ended(*self._look())
+        except JobgenError as error:
+            if error.slug != "scheduler-silent":
+                raise
+            return False
+
+    def _has_ended(self, target: Target, seen: List[Seen]) -> bool:
+        return self._process.poll() is not None if self._process else has_ended(target, seen)
+
     def _look(self) -> Tuple[Target, List[Seen]]:
         target, seen = target_of(self.name)
-        return target, target.look() if seen is None else seen
+        seen = target.look() if seen is None else seen
+        last = target.runs[0].job if len(target.runs) == 1 else None
+        if last and last.job and last.job != target.job and has_ended(target, seen):  # PBS: the next job of a chain
+            target = target._replace(job=last.job)
+            seen = target.look()
+        return target, seen
 
     def _only_run(self, target: Target) -> Optional[Run]:
         target.require_single_run()
