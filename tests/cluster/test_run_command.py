@@ -29,13 +29,13 @@ def folder(tmp_path):
     return tmp_path
 
 
-def following(folder, *words, place=tuple(HERE)):
+def following(folder, *words, place=(*SHARED, *CPUS, *HERE)):
     """Return the command that runs ``words``, of which the first two are no arguments of the program, to its end."""
     command = [CLUSTER, "run", "env", f"--chdir={folder}", *JOBGEN, "run", "--follow"]
-    return [*command, *words[:2], *SHARED, *CPUS, *place, *words[2:]]
+    return [*command, *words[:2], *place, *words[2:]]
 
 
-def follow(cluster, folder, *words, place=tuple(HERE), code=0, **env):
+def follow(cluster, folder, *words, place=(*SHARED, *CPUS, *HERE), code=0, **env):
     """Run a job to its end; return its number and its log, which the command prints."""
     done = subprocess.run(
         following(folder, *words, place=place), env=cluster.env | SETTINGS | env, stdin=subprocess.DEVNULL,
@@ -128,7 +128,7 @@ def test_from_python(cluster, folder):
 
 @pytest.mark.parametrize("words", [["my_train.py", "--nodes=2", "--gpus-per-node=1", "--", "--epochs", "1"]])
 def test_in_the_image(cluster, folder, image, words):
-    place = ["--image", image["SLIPWAY_IMAGE"]]
+    place = [*SHARED, *CPUS, "--image", image["SLIPWAY_IMAGE"]]
     env = {name: image[name] for name in ("PATH", "APPTAINER_BIND")}
     number, *_ = follow(cluster, folder, *words, place=place, **env)
     assert status(folder / "runs" / f"my_train-{number}")["state"] == "done"
