@@ -6,14 +6,12 @@ import argparse
 import contextlib
 import shlex
 import sys
-import tempfile
-from pathlib import Path
 
 from jobgen.base.errors import JobgenError, UsageError, note, say
-from jobgen.jobs.interactive import run_at_terminal
 from jobgen.jobs.submit import show
-from jobgen.render.files import site_or_default, write_script
-from jobgen.run.job import Job, Plan
+from jobgen.render.files import site_or_default
+from jobgen.run.here import run_here
+from jobgen.run.job import Job
 from jobgen.run.options import JOB, variables
 from jobgen.run.program import program_of
 from jobgen.schedulers import scheduler_of
@@ -49,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         return code
     if not scheduler.has_queue:
-        return _run_here(plan, umask=arguments.umask)
+        return run_here(submission, umask=arguments.umask)
     number = plan.job_number()
     say(number)
     if arguments.follow:
@@ -70,17 +68,6 @@ def _default_site(*, yes: bool) -> str:
     with contextlib.redirect_stdout(sys.stderr):  # standard output is for the job's number
         save_default_draft(name=None, yes=yes)
     return site_or_default(None)
-
-
-def _run_here(plan: Plan, *, umask: int) -> int:
-    """Run the job's script at this terminal. The script is a temporary file: the run folder keeps a copy."""
-    submission = plan.submission
-    scheduler = scheduler_of(submission.job.scheduler)
-    with tempfile.TemporaryDirectory(prefix="jobgen-") as folder:
-        path = Path(folder, submission.job.spec.name + scheduler.suffix)
-        write_script(path, submission.script)
-        command = scheduler.submission(str(path), submission.arguments)
-        return run_at_terminal(command, submission.environment, umask=umask)
 
 
 def _follow(number: str) -> int:

@@ -6,32 +6,22 @@ import json
 import os
 import re
 import shlex
-import subprocess
-import tempfile
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Optional, Sequence, Union
 
 from jobgen.base.errors import JobgenError, UsageError, warn
 from jobgen.base.job import Job as ResolvedJob
 from jobgen.base.job import JobSpec, Site
 from jobgen.jobs.run_files import RunFiles
-from jobgen.jobs.runs import Run
-from jobgen.jobs.submit import (
-    Submission,
-    environment_without_job,
-    examine,
-    is_standalone,
-    prepare,
-    submit_for_job_number,
-)
-from jobgen.render.files import Origin, job_of, origin_in, site_of, site_or_default, spec_of, write_script
+from jobgen.jobs.submit import environment_without_job, examine, is_standalone, prepare
+from jobgen.render.files import Origin, job_of, origin_in, site_of, site_or_default, spec_of
 from jobgen.resolve.load import divide
-from jobgen.resolve.settings import settings_of
-from jobgen.run.limits import clock, minutes_of
+from jobgen.run.here import start_here
+from jobgen.run.limits import minutes_of
+from jobgen.run.plan import Plan
 from jobgen.run.program import Program, program_of
 from jobgen.run.runtime import Runtime, check_program, choose_runtime, module_file
-from jobgen.run.source import Source, read_source
+from jobgen.run.source import read_source
 from jobgen.schedulers import Scheduler, scheduler_of
 from slipway.base.contract import JOB_SCRIPT, SETTINGS
 
@@ -59,88 +49,7 @@ FLAG_OF = {
 """Variables that are no value of ``--env``, and what to use instead."""
 PLAIN = r"[A-Za-z][A-Za-z0-9_.,:/@%+-]*"
 """Pattern of texts that a setting can hold without quotes."""
-REMOVED_AT_THE_END = 'bash "$0" "$@"; code=$?; rm -f -- "$0"; exit $code'
-"""Runs a temporary script. Bash reads a script while it runs it, so it must stay until its end."""
 TOML_WORDS = {"true", "false", "inf", "nan"}
-
-
-class Plan(NamedTuple):
-    """A job that has been checked and can be submitted."""
-
-    program: Program
-    submission: Submission
-    runtime: str
-    """The image or environment, in one line; "" for a run that continues with its own."""
-    source: Source
-    """Facts about the script."""
-
-    @property
-    def has_queue(self) -> bool:
-        """Whether a scheduler runs the job, not this machine."""
-        return scheduler_of(self.submission.job.scheduler).has_queue
-
-    def job_number(self) -> str:
-        """Submit the job and return its number.
-
-        Raises:
-            JobgenError: if the scheduler refuses it.
-        """
-        number = submit_for_job_number(self.submission, self.submission.script)
-        if not number:
-            raise JobgenError("submission-refused", "the scheduler refused the job; its reason is above.")
-        return number
-
-    def warn(self) -> None:
-        """Warn if the ranks would train separate copies, or if a run has nothing from which it could continue."""
-        job, program = self.submission.job, self.program
-        ranks = job.spec.nodes * job.ranks_per_node
-        if self.source.is_parallel is False and ranks > 1:
-            warn(
-                "no-process-group",
-                f"{program.path} uses neither DistributedDataParallel nor another way to train on several GPUs: each "
-                f"of the {ranks} ranks trains a copy.",
-            )
-        if program.kind == "run" and Run(Path(program.path)).foreign:
-            warn(
-                "starts-over",
-                f"{program.path} has no checkpoint of slipway.Session: the program starts from its beginning, unless "
-                "it loads one that it has saved.",
-            )
-
-    def lines(self) -> List[str]:
-        """Return what will run where, one line each."""
-        job, scheduler = self.submission.job, scheduler_of(self.submission.job.scheduler)
-        words = [str(self.program), *map(shlex.quote, self.submission.arguments)]
-        environment = self.submission.environment
-        output = environment.get("SLIPWAY_OUTPUT") or job.site.output
-        folder = environment.get("SLIPWAY_RUN_DIR") or f"{output}/{job.spec.name}-<job>"
-        found = [f"program  {' '.join(words)}", f"folder   {folder}"]
-        if self.runtime:
-            found.insert(1, f"in       {self.runtime}")
-        if not scheduler.has_queue:
-            return [f"on       this machine (site {job.site.name})", *found]
-        each = f"{job.gpus_per_node} GPU(s)" if job.gpus_per_node else f"{job.cpus_per_node} CPU cores"
-        asked = [f"{option} {job.options[key]}" for option, key in scheduler.flags.items() if job.options.get(key)]
-        spares = f" + {job.spec.spares} spare" if job.spec.spares else ""
-        where = ", ".join([f"site {job.site.name}", scheduler.name, *asked])
-        return [
-            f"on       {job.spec.nodes}{spares} node(s) x {each}: {where}",
-            *found,
-            f"time     {clock(job.spec.minutes)}; {self._at_the_limit(scheduler)}",
-        ]
-
-    def _at_the_limit(self, scheduler: Scheduler) -> str:
-        """Return what happens when the job reaches its time limit, as a clause."""
-        job, environment = self.submission.job, self.submission.environment
-        most = environment.get("SLIPWAY_MAX_REQUEUES") or str(job.spec.max_requeues)
-        starts = scheduler.resumes.get(job.resume) and most != "0"
-        then = f"the job starts again, at most {most} times" if starts else "`jobgen run FOLDER` continues the run"
-        ends = "the job ends, and nothing is saved: the script does not use slipway.Session"
-        if not environment.get("SLIPWAY_SCRIPT"):
-            return f"the trainer saves before that, and {then}"
-        if self.source.has_session is None:
-            return f"with slipway.Session the script saves before that, and {then}; otherwise it ends"
-        return f"the script saves before that, and {then}" if self.source.has_session else f"then {ends}"
 
 
 class Job:
@@ -203,11 +112,10 @@ class Job:
             array: indices of an array of jobs in the scheduler's syntax, such as 0-3.
             env: variables for each rank.
             data: folder or archive of the data, which scripts find in the variable DATA.
-            image: container image file; ``venv``: folder of a virtual or conda environment; ``conda``: name of a conda
-                environment. At most one of the three; by default the site's image if it exists, else the active
+            image: container image file. Without image, venv and conda: the site's image if it exists, else the active
                 environment.
-            venv: see ``image``.
-            conda: see ``image``.
+            venv: folder of a virtual or conda environment, instead of an image.
+            conda: name of a conda environment, instead of an image.
             backend: ddp, horovod or single (one process); by default ddp.
             spares: spare nodes that replace lost ones.
             site: the site's name or file; by default the user's or the centre's default site.
@@ -236,13 +144,13 @@ class Job:
         site = site_of(origin.site, divide(self._settings)[1])
         scheduler = scheduler_of(site.scheduler)
         settings = [*origin.settings, *self._resources(site, scheduler, origin)]
-        settings += [*self._scheduler_options(site, scheduler), *self._settings]
+        settings += [*self._scheduler_options(site, scheduler, origin), *self._settings]
         environment = {**self._shell(program), **self._variables(), **program.settings}
         job = job_of(origin.spec, origin.site, settings, standalone=is_standalone(environment))
         runtime = self._runtime(program, job, environment)
         environment.update(runtime.settings)
         if program.kind == "run" and self._gpus is not None:  # its job.sh has the number of ranks as a default
-            environment |= {name: value for name, value in _ranks_of(job).items() if value}
+            environment.update(_ranks_of(job))
         faults = [*_check_files(program, job, environment)]
         if self._data and not os.access(self._data, os.R_OK):
             faults.append(JobgenError("no-data", f"--data: {self._data} is missing or not readable on this machine."))
@@ -262,14 +170,14 @@ class Job:
         """Submit the job and return its run. Without a scheduler, start it here in the background.
 
         Raises:
-            JobgenError: if a check fails, or the scheduler rejects the job.
+            JobgenError: if a check fails, or the scheduler refuses the job.
         """
         from jobgen.run.submitted import SubmittedRun  # noqa: PLC0415 -- the command line does not need it
 
         plan = self.plan()
         submission = plan.submission
         if not plan.has_queue:
-            folder, process = _start_here(submission)
+            folder, process = start_here(submission)
             return SubmittedRun(str(folder), process=process)
         return SubmittedRun(plan.job_number())
 
@@ -278,8 +186,7 @@ class Job:
         if program.kind == "run":
             self._refuse_fixed()
             files = RunFiles(Path(program.path))
-            origin = origin_in(files.path / JOB_SCRIPT, folder=files.first_folder)
-            return origin._replace(settings=[*origin.settings, *_without_array(origin.settings)])
+            return origin_in(files.path / JOB_SCRIPT, folder=files.first_folder)
         backend = self._backend or "ddp"
         if backend not in SPECS:
             raise UsageError("bad-flag-value", f"--backend {backend!r} must be {', '.join(SPECS)}.")
@@ -327,8 +234,8 @@ class Job:
             found.append(f"cpus_per_gpu={self._cpus // each}")
         return found
 
-    def _scheduler_options(self, site: Site, scheduler: Scheduler) -> List[str]:
-        """Return the settings of the scheduler's options; the local machine has none, and is told so."""
+    def _scheduler_options(self, site: Site, scheduler: Scheduler, origin: Origin) -> List[str]:
+        """Return the settings of the scheduler's options; without a scheduler, warn that they have no effect."""
         given = {flag: text for flag, text in self._options.items() if text}
         if not scheduler.has_queue:
             others = {"time": self._time, "mem": self._mem, "gpu-type": self._gpu_type, "spares": self._spares}
@@ -341,7 +248,11 @@ class Job:
         for flag in given:
             if flag not in names:
                 raise JobgenError("unsupported-option", f"--{flag}: {scheduler.name} has no such option.")
-        return [f"options.{names[flag]}={_toml(text)}" for flag, text in given.items()]
+        found = [f"options.{names[flag]}={_toml(text)}" for flag, text in given.items()]
+        array = f"options.{names.get('array')}="
+        if any(setting.startswith(array) for setting in origin.settings):  # of the array, only this task continues
+            found.append(f"{array}false")
+        return found
 
     def _shell(self, program: Program) -> Dict[str, str]:
         """Return the environment without settings that would replace what a flag or the run that continues has set.
@@ -405,12 +316,6 @@ def _ranks_of(job: ResolvedJob) -> Dict[str, str]:
     return {"SLIPWAY_RANKS_PER_NODE": str(job.ranks_per_node)}
 
 
-def _without_array(settings: Sequence[str]) -> List[str]:
-    """Return the settings that drop the array of which a run was a task: only that run continues."""
-    names = {setting.partition("=")[0] for setting in settings}
-    return [f"{name}=false" for name in ("options.array", "options.J", "options.t") if name in names]
-
-
 def _script_of(environment: Mapping[str, str]) -> Optional[Path]:
     """Return the file of the script; None for the trainer, and for a module whose file is not here."""
     name = environment.get("SLIPWAY_SCRIPT", "")
@@ -427,35 +332,6 @@ def _check_files(program: Program, job: ResolvedJob, environment: Mapping[str, s
         yield from check_program(job, environment, module_file(program.path), folder=Path.cwd())
     elif program.kind == "configuration":
         yield from check_program(job, environment, None)
-
-
-def _start_here(submission: Submission) -> Tuple[Path, subprocess.Popen[bytes]]:
-    """Start the job's script in the background; return its run folder and its process. FOLDER.log has the output.
-
-    Raises:
-        JobgenError: if the folder of run folders cannot be written.
-    """
-    values = {setting.name: setting.value for setting in settings_of(submission.job, submission.environment)}
-    output, folder = Path(values["SLIPWAY_OUTPUT"] or "runs"), submission.environment.get("SLIPWAY_RUN_DIR")
-    try:
-        if not folder:
-            output.mkdir(parents=True, exist_ok=True)
-            stamp = time.strftime("%Y%m%d-%H%M%S")
-            folder = tempfile.mkdtemp(prefix=f"{submission.job.spec.name}-{stamp}-", dir=output)
-        path = Path(folder).absolute()
-        log = path.with_name(f"{path.name}.log").open("ab")
-        number, script = tempfile.mkstemp(prefix="jobgen-", suffix=".sh")
-        os.close(number)
-    except OSError as error:
-        raise JobgenError("cannot-write", f"cannot write {folder or output}: {error.strerror}.") from error
-    environment = {**submission.environment, "SLIPWAY_RUN_DIR": str(path)}
-    write_script(Path(script), submission._replace(environment=environment).script)
-    with log:
-        process = subprocess.Popen(
-            ["bash", "-c", REMOVED_AT_THE_END, script, *submission.arguments], env=environment,
-            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
-    return path, process
 
 
 def _toml(text: str) -> str:

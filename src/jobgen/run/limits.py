@@ -1,4 +1,4 @@
-"""Time limits in Slurm's formats, and memory."""
+"""Time limits in Slurm's formats."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import re
 from typing import Optional
 
 from jobgen.base.errors import UsageError
+from jobgen.resolve.load import LARGEST
 
 FORMATS = "MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS"
-LONGEST = 1_000_000
-"""Maximum minutes: the limit of a spec's numbers."""
 SECONDS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 
 
@@ -25,8 +24,8 @@ def minutes_of(text: str) -> int:
         hint = f" Did you mean {_formatted(like)}?" if like else ""
         raise UsageError("bad-flag-value", f"--time {text[:60]!r} is not one of {FORMATS}.{hint}")
     minutes = -(-seconds // 60)
-    if not 1 <= minutes <= LONGEST:
-        raise UsageError("bad-flag-value", f"--time {text[:60]!r}: the limit must be 1 to {LONGEST} minutes.")
+    if not 1 <= minutes <= LARGEST:
+        raise UsageError("bad-flag-value", f"--time {text[:60]!r}: the limit must be 1 to {LARGEST} minutes.")
     return minutes
 
 
@@ -37,7 +36,7 @@ def clock(minutes: int) -> str:
 
 def _slurm_seconds(text: str) -> Optional[int]:
     found = re.fullmatch(r"(?:([0-9]+)-)?([0-9]+)(?::([0-9]+))?(?::([0-9]+))?", text.strip(), flags=re.ASCII)
-    if not found or any(len(part or "") > len(str(LONGEST)) for part in found.groups()):
+    if not found or any(len(part or "") > len(str(LARGEST)) for part in found.groups()):
         return None
     days, *parts = found.groups()
     given = [int(part) for part in parts if part is not None]

@@ -20,8 +20,6 @@ EPILOG = """examples:
   jobgen cancel                                   # save and stop
   jobgen run runs/my_train-4711 --time 8:00:00    # continue that run from its last checkpoint
   trainer report runs/my_train-4711               # its curves, as report.html"""
-
-
 JOB = {
     "module", "nodes", "gpus_per_node", "gpu_type", "cpus_per_task", "time", "partition", "account", "qos", "mem",
     "name", "array", "data", "image", "venv", "conda", "backend", "spares", "site", "settings",
@@ -90,10 +88,10 @@ def add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> ar
 
 
 def hint_for(unknown: str) -> str:
-    """Return what an unknown argument of ``jobgen run`` may have meant, after a semicolon."""
+    """Return the end of the error for an unknown argument of ``jobgen run``: what may have been meant."""
     if not unknown.startswith("--"):
         return "; arguments of the program follow after --"
-    flags = [f"--{name.replace('_', '-')}" for name in JOB]
+    flags = [f"--{name.replace('_', '-')}" for name in JOB - {"module", "settings"}]
     near = did_you_mean(unknown.partition("=")[0], flags, cutoff=0.6)
     return f".{near} Arguments of the program follow after --; --set options.NAME=VALUE is any option of the scheduler"
 

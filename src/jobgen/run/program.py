@@ -13,10 +13,8 @@ from jobgen.follow.lookup import output_folder, runs_with_suffix
 from jobgen.follow.mine import Jobs
 from jobgen.jobs.run_files import RunFiles
 from jobgen.jobs.runs import Run
+from jobgen.resolve.load import MAX_NAME_LENGTH
 from slipway.base.contract import INPUT_CONFIG, JOB_SCRIPT
-
-MAX_NAME_LENGTH = 64
-"""Maximum characters of a job's name."""
 
 
 class Program(NamedTuple):
@@ -83,9 +81,10 @@ def program_of(path: str = "", *, module: str = "") -> Program:
 
 def _similar_run(name: str) -> str:
     """Return a question that names a run folder of this name or job number; "" if there is none."""
-    runs = [run.path for run in runs_with_suffix(name)] if name.isprintable() else []
-    named = output_folder() / name if name.isprintable() else Path()
-    found = next(iter(runs), named if Path(named, JOB_SCRIPT).is_file() else None)
+    if not name.isprintable():
+        return ""
+    candidates = [output_folder() / name, *(run.path for run in runs_with_suffix(name))]
+    found = next((path for path in candidates if (path / JOB_SCRIPT).is_file()), None)
     return f" Did you mean the run {found}?" if found else ""
 
 

@@ -28,11 +28,11 @@ class Source(NamedTuple):
 
 def read_source(script: Optional[Path]) -> Source:
     """Return the facts about ``script``; None: a module whose file is not here."""
-    try:
-        text = read_head(str(script), limit=LIMIT).decode(errors="replace") if script else ""
-    except (OSError, ValueError):
-        return Source()
     if not script:
+        return Source()
+    try:
+        text = read_head(str(script), limit=LIMIT).decode(errors="replace")
+    except (OSError, ValueError):
         return Source()
     folder = script.resolve().parent
     is_alone = not any(

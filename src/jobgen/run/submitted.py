@@ -30,7 +30,7 @@ class SubmittedRun:
     def state(self) -> str:
         """State in one word: pending, starting, started, running, done, stopped, out-of-time, failed, crashed.
 
-        ``started``: the ranks of a script run that does not use ``slipway.Session``, so its progress is unknown.
+        ``started``: the script does not use ``slipway.Session``, or has not opened it, so its progress is unknown.
 
         Raises:
             JobgenError: if neither a scheduler nor a run folder has the job, or the scheduler does not answer; for an

@@ -284,7 +284,7 @@ class PBS(Scheduler):
 
 
 def _needs(job: Job) -> Dict[str, Option]:
-    once = job.site.resume == "none" and "J" not in job.options  # OpenPBS requires rerunnable arrays (qsub(1B))
+    once = job.site.resume == "none" and not job.options.get("J")  # OpenPBS requires rerunnable arrays (qsub(1B))
     again = "n" if once or job.spec.task in BUILDS else "y"
     name: Dict[str, Option] = {"S": "/bin/bash", "N": job.spec.name, "j": "oe", "r": again}
     return {**name, **_nodes(job), "walltime": time_limit(job.spec.minutes)}

@@ -1,0 +1,94 @@
+"""A checked job: the lines that ``jobgen run`` prints about it, and its submission."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import List, NamedTuple
+
+from jobgen.base.errors import JobgenError, warn
+from jobgen.jobs.runs import Run
+from jobgen.jobs.submit import Submission, submit_for_job_number
+from jobgen.run.limits import clock
+from jobgen.run.program import Program
+from jobgen.run.source import Source
+from jobgen.schedulers import Scheduler, scheduler_of
+
+
+class Plan(NamedTuple):
+    """A job that has been checked and can be submitted."""
+
+    program: Program
+    submission: Submission
+    runtime: str
+    """The image or environment, in one line; "" for a run that continues with its own."""
+    source: Source
+    """Facts about the script."""
+
+    @property
+    def has_queue(self) -> bool:
+        """Whether a scheduler runs the job, not this machine."""
+        return scheduler_of(self.submission.job.scheduler).has_queue
+
+    def job_number(self) -> str:
+        """Submit the job and return its number.
+
+        Raises:
+            JobgenError: if the scheduler refuses it.
+        """
+        number = submit_for_job_number(self.submission, self.submission.script)
+        if not number:
+            raise JobgenError("submission-refused", "the scheduler refused the job; its reason is above.")
+        return number
+
+    def warn(self) -> None:
+        """Warn if the ranks would train separate copies, or if a run has nothing from which it could continue."""
+        job, program = self.submission.job, self.program
+        ranks = job.spec.nodes * job.ranks_per_node
+        if self.source.is_parallel is False and ranks > 1:
+            warn(
+                "no-process-group",
+                f"{program.path} uses neither DistributedDataParallel nor another way to train on several GPUs: each "
+                f"of the {ranks} ranks trains a copy.",
+            )
+        if program.kind == "run" and Run(Path(program.path)).foreign:
+            warn(
+                "starts-over",
+                f"{program.path} has no checkpoint of slipway.Session: the program starts from its beginning, unless "
+                "it loads one that it has saved.",
+            )
+
+    def lines(self) -> List[str]:
+        """Return what will run where, one line each."""
+        job, scheduler = self.submission.job, scheduler_of(self.submission.job.scheduler)
+        words = [str(self.program), *map(shlex.quote, self.submission.arguments)]
+        environment = self.submission.environment
+        output = environment.get("SLIPWAY_OUTPUT") or job.site.output
+        folder = environment.get("SLIPWAY_RUN_DIR") or f"{output}/{job.spec.name}-<job>"
+        found = [f"program  {' '.join(words)}", f"folder   {folder}"]
+        if self.runtime:
+            found.insert(1, f"in       {self.runtime}")
+        if not scheduler.has_queue:
+            return [f"on       this machine (site {job.site.name})", *found]
+        each = f"{job.gpus_per_node} GPU(s)" if job.gpus_per_node else f"{job.cpus_per_node} CPU cores"
+        asked = [f"{option} {job.options[key]}" for option, key in scheduler.flags.items() if job.options.get(key)]
+        spares = f" + {job.spec.spares} spare" if job.spec.spares else ""
+        where = ", ".join([f"site {job.site.name}", scheduler.name, *asked])
+        return [
+            f"on       {job.spec.nodes}{spares} node(s) x {each}: {where}",
+            *found,
+            f"time     {clock(job.spec.minutes)}; {self._at_the_limit(scheduler)}",
+        ]
+
+    def _at_the_limit(self, scheduler: Scheduler) -> str:
+        """Return what happens when the job reaches its time limit, as a clause."""
+        job, environment = self.submission.job, self.submission.environment
+        most = environment.get("SLIPWAY_MAX_REQUEUES") or str(job.spec.max_requeues)
+        starts = scheduler.resumes.get(job.resume) and most != "0"
+        then = f"the job starts again, at most {most} times" if starts else "`jobgen run FOLDER` continues the run"
+        ends = "the job ends, and nothing is saved: the script does not use slipway.Session"
+        if not environment.get("SLIPWAY_SCRIPT"):
+            return f"the trainer saves before that, and {then}"
+        if self.source.has_session is None:
+            return f"with slipway.Session the script saves before that, and {then}; otherwise it ends"
+        return f"the script saves before that, and {then}" if self.source.has_session else f"then {ends}"
