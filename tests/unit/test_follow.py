@@ -15,10 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from jobgen import JobgenError, SubmittedRun
 from jobgen.cli import main, parser
 from jobgen.follow.listing import _lines
 from jobgen.jobs.runs import Run
 from messages import assert_error, assert_names, assert_warning
+from slipway.base import contract
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -773,6 +775,98 @@ class TestPbs:
         assert f"run {Path('runs/ddp-12')}: attempt 1 stopped" in said(capsys, "status", "13").out
         said(capsys, "cancel", str(run))
         assert (here / "cancelled").read_text() == "13.server\n"
+
+
+class TestWait:
+    """A scheduler that answers otherwise each time it is asked."""
+
+    @pytest.fixture(autouse=True)
+    def impatient(self, monkeypatch):
+        monkeypatch.setattr("jobgen.run.submitted.ASK", 0.01)
+        monkeypatch.setattr("jobgen.follow.commands.ASK", 0.0)
+        monkeypatch.setattr("jobgen.follow.commands.POLL", 0.01)
+
+    @staticmethod
+    def answers(here, name, *scripts):
+        """Write a program that runs the next of ``scripts`` at each call, and the last one from then on."""
+        for number, script in enumerate(scripts, start=1):
+            program(here, f"{name}.{number}", script)
+        count = f'n=$(<{here}/{name}); n=$((n < {len(scripts)} ? n + 1 : n)); echo "$n" >{here}/{name}'
+        (here / name).write_text("0\n")
+        program(here, name, f'{count}; exec {here}/bin/{name}."$n" "$@"')
+
+    def test_scheduler_that_does_not_answer_is_asked_again(self, here):
+        job = SLURM_JOB.format(state="RUNNING", reason="None", restarts=0, here=here)
+        ended = f"echo '{job.replace('RUNNING', 'COMPLETED')}'"
+        self.answers(here, "scontrol", f"echo '{job}'", f"echo '{AWAY}' >&2; exit 1", f"echo '{job}'", ended)
+        make_run(here, "ddp-12", state="done", job="slurm 12")
+        assert SubmittedRun("12").wait(timeout=30) == "done"
+
+    def test_unknown_job_is_an_error(self, here):
+        program(here, "scontrol", FORGOTTEN)
+        program(here, "sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
+        with pytest.raises(JobgenError) as error:
+            SubmittedRun("12").wait(timeout=30)
+        assert error.value.slug == "no-such-job"
+
+    def test_timeout(self, here):
+        slurm_answers(here)
+        with pytest.raises(TimeoutError):
+            SubmittedRun("12").wait(timeout=0.1)
+
+    @pytest.mark.parametrize(("launched", "state"), [(False, "failed"), (True, "crashed")])
+    def test_job_without_a_recorded_end(self, here, launched, state):
+        slurm_answers(here, state="FAILED")
+        log = make_attempt(here / "runs" / "ddp-12", 1, job="slurm 12")
+        if not launched:
+            (log / "stderr.log").unlink()
+        assert SubmittedRun("12").state == state
+
+    @pytest.fixture
+    def chain(self, here):
+        """Job 12 has ended; job 13, which continues its run, waits when it is first asked for, and then ends."""
+        run = make_run(here, "ddp-12", state="out-of-time", job="pbs 12")
+        stamp = time.time() - 60
+        os.utime(run / "logs" / "1" / "job", (stamp, stamp))
+        (run / "requeues").write_text("1 13\n")
+        (here / "ddp.o12.1").write_text("one\n")
+        verdict = run / contract.verdict_file(2)
+        (here / "queued").write_text(pbs_job(here, "Q", job="13.server", index=".2"))
+        (here / "over").write_text(pbs_job(here, "F", job="13.server", index=".2"))
+        program(
+            here,
+            "qstat",
+            f"""case "$*" in
+            *12) echo '{pbs_job(here, "F", index=".1")}' ;;
+            *13) if [ -e {verdict} ]; then echo "$(<{here}/over)"; else echo "$(<{here}/queued)"; fi
+                 /bin/mkdir -p {run}/logs/2 && echo pbs 13 >{run}/logs/2/job
+                 echo two >{here}/ddp.o12.2
+                 echo done 60 >{verdict} ;;
+            *) {NOT_KNOWN} ;;
+            esac""",
+        )
+        return run
+
+    def test_next_job_of_a_chain_is_waited_for(self, chain):
+        run = SubmittedRun("12")
+        assert run.state == "pending"
+        assert run.wait(timeout=30) == "done"
+        assert run.folder == chain
+
+    def test_log_that_pbs_delivers_at_the_end_repeats_nothing(self, here, capfd):
+        run = make_run(here, "ddp-12", job="pbs 12")
+        (run / "logs/1/stdout.log").write_text("step 1\nstep 2\n")
+        deliver = f"printf 'head\\nstep 1\\nstep 2\\nused 1 node\\n' >{here}/ddp.o12"
+        running = f"echo '{pbs_job(here, 'R')}'"
+        self.answers(here, "qstat", running, running, f"{deliver}; echo '{pbs_job(here, 'F')}'")
+        assert main(["logs", "--follow", "12"]) == 0
+        assert capfd.readouterr().out == "step 1\nstep 2\nused 1 node\n"
+
+    @pytest.mark.parametrize("name", ["12", "runs/ddp-12"])
+    @pytest.mark.usefixtures("chain")
+    def test_followed_log_goes_on_with_the_next_job_of_a_chain(self, capfd, name):
+        assert main(["logs", "--follow", name]) == 0
+        assert capfd.readouterr().out == {"12": "one\ntwo\n", "runs/ddp-12": "two\n"}[name]
 
 
 class TestPbsArray:

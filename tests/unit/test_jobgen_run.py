@@ -399,6 +399,8 @@ MISUSES = [
     ("my_train.py --env USE_CONTAINER=1", "bad-flag-value", 2),
     ("my_train.py --env SLIPWAY_RUN_DIR=x", "bad-flag-value", 2),
     ("my_train.py --follow --array 0-3", "flag-conflict", 2),
+    ("my_train.py --nodes 2 --set nodes=1", "flag-conflict", 2),
+    ("my_train.py --partition gpu --set options.partition=cpu", "flag-conflict", 2),
     ("my_train.py --backend single --gpus-per-node 2 --cpus-per-task 3", "bad-flag-value", 2),
     ("my_train.py --gpus-per-node 3 --set devices_per_rank=2", "bad-flag-value", 2),
     ("my_train.py --mem lots", "bad-value", 78),

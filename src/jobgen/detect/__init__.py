@@ -89,25 +89,24 @@ def save_default_draft(*, name: Optional[str], yes: bool) -> Path:
     if not (yes or confirm(f"Save it as {path}?")):
         raise JobgenError("site-not-saved", "not confirmed: nothing was saved.")
     _save(path, text)
-    note(f"saved {path}, your default site; open questions in it: {', '.join(found.asked) or 'none'}")
+    unanswered = f"; open questions in it: {', '.join(found.asked) or 'none'}" if yes else ""
+    note(f"saved {path}, your default site{unanswered}")
     return path
 
 
 class Detected(NamedTuple):
-    """A draft, and the commands that it comes from."""
+    """A draft, and the answers that it comes from."""
 
     draft: Draft
     asker: Asker
-    command: str
-    """Arguments of the jobgen command that tests the site."""
 
     @property
     def text(self) -> str:
         """The site file."""
         return self.draft.text(
             f"Draft by `jobgen site --detect` on {platform.node()}; the comment of each value is its source.",
-            f"Answer the questions, then test with `jobgen {self.command} --site FILE`. docs/sites.md explains the "
-            "fields.",
+            "Answer the questions, then test with `jobgen run --dry-run SCRIPT --site FILE`. docs/sites.md explains "
+            "the fields.",
         )
 
     @property
@@ -139,20 +138,19 @@ def detect(name: Optional[str] = None, *, partition: str = "", asker: Optional[A
         draft.found["name"] = Found(name, "--name")
     config = read_config(asker) if shutil.which("scontrol") else {}
     pbs = read_version(asker) if not config and shutil.which("qstat") else ""
-    has_pyxis, command = False, "submit --dry-run ddp"
+    has_pyxis = False
     if config or (shutil.which("sbatch") and not pbs):
         has_pyxis = draft_slurm(draft, asker, config, partition=partition)
     elif pbs:
         draft_pbs(draft, asker, pbs)
     else:
         draft_single_machine(draft, asker)
-        command = "render ddp-local"
     draft_machine(draft, asker, has_pyxis=has_pyxis)
     if pbs:
         ask_launcher(draft)
     for answer in asker.failed:
         draft.note(f"Command failed: {answer.command}: {answer.error}.")
-    return Detected(draft, asker, command)
+    return Detected(draft, asker)
 
 
 def _ask(found: Detected, name: Optional[str]) -> Detected:

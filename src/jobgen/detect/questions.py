@@ -62,7 +62,7 @@ def _ask(draft: Draft, key: str, question: Question) -> None:
         hint = f"(such as {_shown(question.example)}) {hint}"
     sys.stderr.write("\n" + "".join(f"{printable(line)}\n" for line in lines))
     while True:
-        text = _line(f"{key} {hint}: ")
+        text = _line(f"{key.rpartition('.')[2].replace('_', ' ')} {hint}: ")
         try:
             value = _parsed(text, question) if text else proposed
             if value is not None:

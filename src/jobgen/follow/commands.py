@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
@@ -19,6 +18,7 @@ from jobgen.batch.study import record as studies
 from jobgen.batch.study.record import Study
 from jobgen.batch.sweep import results as sweeps
 from jobgen.batch.sweep.record import Sweep
+from jobgen.follow.log_printer import LogPrinter
 from jobgen.follow.lookup import newest_run, output_folder, run_set_in, runs_in_logs, runs_of, runs_with_suffix
 from jobgen.follow.newest import newest_submission
 from jobgen.follow.tasks import lines_of_jobs, lines_of_runs
@@ -50,6 +50,11 @@ class Target(NamedTuple):
             JobgenError: if the scheduler does not answer.
         """
         return self.queue.look(self.job) if self.queue and self.job else []
+
+    def continued(self) -> Target:
+        """Return the target with the job that continues its run (PBS: the next of a chain), or unchanged."""
+        last = self.runs[0].job if len(self.runs) == 1 else None
+        return self._replace(job=last.job) if last and last.job else self
 
     def require_single_run(self) -> None:
         """Raise an error if the target has more than one run.
@@ -110,32 +115,35 @@ def _show(target: Target, seen: Optional[List[Seen]]) -> None:
 
 
 def logs(name: str, *, follow: bool) -> int:
-    """Print the job's log; with ``follow``, print new output until the job ends.
+    """Print the job's log; with ``follow``, print new output until the job, and the jobs that continue its run, end.
 
     Raises:
         JobgenError: if the job has ended and its log cannot be found.
     """
-    target, seen = target_of(name)
+    target, seen = looked_up(name)
     target.require_single_run()
-    seen = target.look() if seen is None else seen
-    shown, position, asked, said = None, 0, time.monotonic(), ""
+    name = name or str(target.runs[0].path)
+    printer, asked, said = LogPrinter(), time.monotonic(), ""
     while True:
         over = not follow or has_ended(target, seen)  # check before reading, so that no output is missed
         path = _log(target, seen)
         if path and path.is_file():
-            shown, position = path, _copy(path, position if path == shown else 0)
+            printer.print_new(path, _streams(target))
         elif over:
             raise JobgenError("no-log", f"cannot find a log of {target} on this machine.")
         if over:
-            return 0
+            if not follow or target.continued().job == target.job:
+                return 0
+            name, asked = str(target.runs[0].path), 0.0
         if (why := _waiting_message(seen)) != said:
             said = why
             if why:
                 note(why)
         time.sleep(POLL)
-        target = target._replace(runs=[Run(run.path) for run in target.runs])
         if time.monotonic() - asked > ASK:
-            seen, asked = target.look(), time.monotonic()
+            (target, seen), asked = looked_up(name), time.monotonic()
+        else:
+            target = target._replace(runs=[Run(run.path) for run in target.runs])
 
 
 def cancel(name: str) -> int:
@@ -147,8 +155,8 @@ def cancel(name: str) -> int:
         JobgenError: if the job has ended, or cannot be cancelled from this machine; without ``name`` also if it is not
             certain which job or run was submitted last.
     """
-    target, seen = target_of(name) if name else (_newest(), None)
-    seen = target.look() if seen is None else seen
+    newest = _newest() if not name else None
+    target, seen = (newest, newest.look()) if newest else looked_up(name)
     if has_ended(target, seen):
         raise JobgenError("already-ended", f"{target} has already ended.")
     if target.job and target.queue and seen:
@@ -184,6 +192,16 @@ def _newest() -> Target:
         return Target(newest.group.key.job, newest.runs, newest.group.queue.name, newest.group.queue)
     last = newest.runs[0].job
     return _of(last.job if last else None, newest.runs, newest.scheduler)
+
+
+def looked_up(name: str) -> Tuple[Target, List[Seen]]:
+    """Return the target of ``name`` and the scheduler's records of it.
+
+    Raises:
+        JobgenError: if there is none, or the scheduler does not answer.
+    """
+    target, seen = target_of(name)
+    return target, target.look() if seen is None else seen
 
 
 def target_of(name: str) -> Tuple[Target, Optional[List[Seen]]]:
@@ -272,17 +290,8 @@ def _waiting_message(seen: List[Seen]) -> str:
 def _log(target: Target, seen: List[Seen]) -> Optional[Path]:
     """Return the path of the job's log, or else of its ranks' standard output, or else of their standard error."""
     logs = [Path(job.log) for job in seen if job.log]
-    streams = [path for run in target.runs[:1] for path in (run.output, run.errors)]
-    return next((path for path in [*logs, *streams] if path.exists()), logs[0] if logs else None)
+    return next((path for path in [*logs, *_streams(target)] if path.exists()), logs[0] if logs else None)
 
 
-def _copy(path: Path, position: int) -> int:
-    """Copy ``path`` from ``position`` to standard output and return the new end position."""
-    with path.open("rb") as file:
-        if file.seek(0, 2) < position:  # the next attempt truncated the file
-            position = 0
-        file.seek(position)
-        while piece := file.read(1 << 16):
-            sys.stdout.buffer.write(piece)
-        sys.stdout.flush()
-        return file.tell()
+def _streams(target: Target) -> List[Path]:
+    return [path for run in target.runs[:1] for path in (run.output, run.errors)]

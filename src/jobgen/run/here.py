@@ -16,8 +16,11 @@ from jobgen.render.files import write_script
 from jobgen.resolve.settings import settings_of
 from jobgen.schedulers import scheduler_of
 
-REMOVED_AT_THE_END = 'bash "$0" "$@"; code=$?; rm -f -- "$0"; exit $code'
-"""Runs a temporary script. Bash reads a script while it runs it, so it must stay until its end."""
+REMOVED_AT_THE_END = 'trap : HUP INT TERM; bash "$0" "$@"; code=$?; rm -f -- "$0"; exit $code'
+"""Runs a temporary script. Bash reads a script while it runs it, so it must stay until its end.
+
+The traps keep a signal to the whole process group from ending this Bash before the script, which saves first.
+"""
 
 
 def run_here(submission: Submission, *, umask: int) -> int:

@@ -143,8 +143,9 @@ class Job:
         origin = self._origin(program)
         site = site_of(origin.site, divide(self._settings)[1])
         scheduler = scheduler_of(site.scheduler)
-        settings = [*origin.settings, *self._resources(site, scheduler, origin)]
-        settings += [*self._scheduler_options(site, scheduler, origin), *self._settings]
+        flags = [*self._resources(site, scheduler, origin), *self._scheduler_options(site, scheduler, origin)]
+        self._refuse_twice(flags)
+        settings = [*origin.settings, *flags, *self._settings]
         environment = {**self._shell(program), **self._variables(), **program.settings}
         job = job_of(origin.spec, origin.site, settings, standalone=is_standalone(environment))
         runtime = self._runtime(program, job, environment)
@@ -300,6 +301,18 @@ class Job:
                  "array": self._options["array"], "set": self._settings}  # fmt: skip
         if given := [f"--{name}" for name, value in fixed.items() if value not in ("", None, [])]:
             raise UsageError("flag-conflict", f"{', '.join(given)}: a run that continues keeps it: remove the flag.")
+
+    def _refuse_twice(self, flags: Sequence[str]) -> None:
+        """Refuse a value of ``--set`` for a key that a flag sets.
+
+        Raises:
+            UsageError: if there is one.
+        """
+        keys = {setting.partition("=")[0] for setting in [*flags, *(["name="] if self._name else [])]}
+        for setting in self._settings:
+            key = setting.partition("=")[0].strip()
+            if key in keys:
+                raise UsageError("flag-conflict", f"--set {key}: another flag sets it too: keep one of them.")
 
     def _runtime(self, program: Program, job: ResolvedJob, environment: Mapping[str, str]) -> Runtime:
         """Return the image or environment; that of a continued run changes only on request."""

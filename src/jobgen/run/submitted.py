@@ -11,10 +11,13 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from jobgen.base.errors import JobgenError
 from jobgen.base.queue import Seen
-from jobgen.follow.commands import ASK, Target, cancel, has_ended, target_of
+from jobgen.follow.commands import ASK, Target, cancel, has_ended, looked_up
 from jobgen.jobs.run_files import parsed
 from jobgen.jobs.runs import Run
 from slipway.base.contract import METRICS
+
+WITHOUT_END = {"empty": "failed", "starting": "failed", "started": "crashed"}
+"""States of a run whose job may have ended without a record of it, and the state that it then has."""
 
 
 class SubmittedRun:
@@ -30,7 +33,8 @@ class SubmittedRun:
     def state(self) -> str:
         """State in one word: pending, starting, started, running, done, stopped, out-of-time, failed, crashed.
 
-        ``started``: the script does not use ``slipway.Session``, or has not opened it, so its progress is unknown.
+        ``started``: the script does not use ``slipway.Session``, or has not opened it, so its progress is unknown. If
+        the job has ended and recorded no end, it is ``failed`` before the ranks started, and ``crashed`` after that.
 
         Raises:
             JobgenError: if neither a scheduler nor a run folder has the job, or the scheduler does not answer; for an
@@ -41,19 +45,19 @@ class SubmittedRun:
         if any(job.phase == "waiting" for job in seen):
             return "pending"
         state = run.state if run else "empty"
-        if state in {"empty", "starting"}:
-            return "failed" if self._has_ended(target, seen) else "starting"
-        return state
+        if state in WITHOUT_END and self._has_ended(target, seen):
+            return WITHOUT_END[state]
+        return "starting" if state == "empty" else state
 
     @property
     def folder(self) -> Optional[Path]:
-        """The run folder; None until the job has started.
+        """Absolute path of the run folder; None until the job has started.
 
         Raises:
             JobgenError: for an array, which has several.
         """
         run = self._only_run(self._look()[0])
-        return run.path if run else None
+        return run.path.absolute() if run else None
 
     @property
     def step(self) -> int:
@@ -119,12 +123,10 @@ class SubmittedRun:
         return self._process.poll() is not None if self._process else has_ended(target, seen)
 
     def _look(self) -> Tuple[Target, List[Seen]]:
-        target, seen = target_of(self.name)
-        seen = target.look() if seen is None else seen
-        last = target.runs[0].job if len(target.runs) == 1 else None
-        if last and last.job and last.job != target.job and has_ended(target, seen):  # PBS: the next job of a chain
-            target = target._replace(job=last.job)
-            seen = target.look()
+        target, seen = looked_up(self.name)
+        following = target.continued()
+        if following.job != target.job and has_ended(target, seen):
+            return following, following.look()
         return target, seen
 
     def _only_run(self, target: Target) -> Optional[Run]:
