@@ -155,6 +155,7 @@ def detect(name: Optional[str] = None, *, partition: str = "", asker: Optional[A
 
 def _ask(found: Detected, name: Optional[str]) -> Detected:
     """Ask the open questions, first that for the partition, and detect the values of another one's nodes."""
+    note("questions about this cluster: Enter accepts what is in brackets")
     before = found.draft.found.get(PARTITION)
     ask_questions(found.draft, [PARTITION])
     chosen = found.draft.found.get(PARTITION)

@@ -20,7 +20,7 @@ from jobgen.batch.sweep import results as sweeps
 from jobgen.batch.sweep.record import Sweep
 from jobgen.follow.log_printer import LogPrinter
 from jobgen.follow.lookup import newest_run, output_folder, run_set_in, runs_in_logs, runs_of, runs_with_suffix
-from jobgen.follow.newest import newest_submission
+from jobgen.follow.newest import Submission, newest_active, newest_submission
 from jobgen.follow.tasks import lines_of_jobs, lines_of_runs
 from jobgen.jobs.runs import Run
 from jobgen.schedulers import queue_of, queues_here
@@ -122,7 +122,7 @@ def logs(name: str, *, follow: bool) -> int:
     """
     target, seen = looked_up(name)
     target.require_single_run()
-    name = name or str(target.runs[0].path)
+    name = name or str(target.job or target.runs[0].path)
     printer, asked, said = LogPrinter(), time.monotonic(), ""
     while True:
         over = not follow or has_ended(target, seen)  # check before reading, so that no output is missed
@@ -130,7 +130,9 @@ def logs(name: str, *, follow: bool) -> int:
         if path and path.is_file():
             printer.print_new(path, _streams(target))
         elif over:
-            raise JobgenError("no-log", f"cannot find a log of {target} on this machine.")
+            waits = _waiting_message(seen)
+            why = f"{waits}: it has no log yet" if waits else f"cannot find a log of {target} on this machine"
+            raise JobgenError("no-log", f"{why}.")
         if over:
             if not follow or target.continued().job == target.job:
                 return 0
@@ -188,10 +190,15 @@ def _newest() -> Target:
     """Return the job or run that the user submitted last, and print which it is."""
     newest = newest_submission()
     note(f"the newest run is {newest}")
-    if newest.group:
-        return Target(newest.group.key.job, newest.runs, newest.group.queue.name, newest.group.queue)
-    last = newest.runs[0].job
-    return _of(last.job if last else None, newest.runs, newest.scheduler)
+    return _of_submission(newest)
+
+
+def _of_submission(submission: Submission) -> Target:
+    if submission.group:
+        queue = submission.group.queue
+        return Target(submission.group.key.job, submission.runs, queue.name, queue)
+    last = submission.runs[0].job
+    return _of(last.job if last else None, submission.runs, submission.scheduler)
 
 
 def looked_up(name: str) -> Tuple[Target, List[Seen]]:
@@ -205,7 +212,12 @@ def looked_up(name: str) -> Tuple[Target, List[Seen]]:
 
 
 def target_of(name: str) -> Tuple[Target, Optional[List[Seen]]]:
-    """Return the target of ``name``, and the scheduler's answer if finding the target required a query, else None."""
+    """Return the target of ``name``, and the scheduler's answer if finding the target required a query, else None.
+
+    Without ``name``: what the user submitted last of that which waits or runs, or else the run that changed last.
+    """
+    if not name and (active := newest_active()):
+        return _of_submission(active), None
     if name and (Study.is_in(Path(name)) or Sweep.is_in(Path(name))):
         raise JobgenError("several-runs", f"{name} contains many runs: give one of its run folders, or a job number.")
     if not name or Path(name).is_dir():

@@ -1,10 +1,10 @@
-"""The job or run that the user submitted last, for ``jobgen cancel``."""
+"""The job or run that the user submitted last."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Dict, List, NamedTuple, Optional
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from jobgen.base.errors import JobgenError
 from jobgen.follow.lookup import output_folder, run_set_in, runs_here
@@ -47,6 +47,12 @@ class Submission(NamedTuple):
         return f"{self.runs[0].path} (job {job})" if job else str(self.runs[0].path)
 
 
+def newest_active() -> Optional[Submission]:
+    """Return what the user submitted last of the jobs and runs that wait or run; None if there are none."""
+    active, _ = _submissions(Jobs())
+    return _last(active) if active else None
+
+
 def newest_submission() -> Submission:
     """Return what the user submitted last, which waits or runs.
 
@@ -56,13 +62,7 @@ def newest_submission() -> Submission:
     jobs = Jobs()
     if jobs.silent:  # it may have a later job
         raise jobs.silent[0]
-    runs = [run for found in runs_here() for run in _runs_of(found)]
-    keys = {run.path: key for run in runs if (key := jobs.of(run))}
-    active = [_of_group(group, [run for run in runs if _is_of(keys.get(run.path), group)]) for group in jobs.groups()]
-    rest = [run for run in runs if run.path not in keys]
-    active += [_of_run(run) for run in rest if not (jobs.answers_for(run) or run.ended or run.state == "empty")]
-    known = {run.path for each in active for run in each.runs}
-    ended = [_of_run(run) for run in rest if run.path not in known and run.state != "empty"]
+    active, ended = _submissions(jobs)
     if not active:
         raise _over(max(ended, key=lambda each: each.time, default=None))
     last = _last(active)
@@ -72,6 +72,23 @@ def newest_submission() -> Submission:
     if last.group and not last.runs:
         _require_clear(last.group)
     return last
+
+
+def _submissions(jobs: Jobs) -> Tuple[List[Submission], List[Submission]]:
+    """Return what waits or runs, and the runs that have ended."""
+    runs = [run for found in runs_here() for run in _runs_of(found)]
+    keys = {run.path: key for run in runs if (key := jobs.of(run))}
+    active = [_of_group(group, [run for run in runs if _is_of(keys.get(run.path), group)]) for group in jobs.groups()]
+    rest = [run for run in runs if run.path not in keys]
+    active += [_of_run(run) for run in rest if _may_train(run, jobs)]
+    known = {run.path for each in active for run in each.runs}
+    return active, [_of_run(run) for run in rest if run.path not in known and run.state != "empty"]
+
+
+def _may_train(run: Run, jobs: Jobs) -> bool:
+    """Return whether a run may train now, of which no scheduler has listed a job."""
+    has_no_job = jobs.answers_for(run) and not run.alive
+    return not (has_no_job or run.ended or run.state == "empty")
 
 
 def _require_clear(group: Group) -> None:

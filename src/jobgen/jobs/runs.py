@@ -236,8 +236,8 @@ class Run:
         since = f"; started {began}" if began else ""
         if not files.launched(number):
             return Progress("starting", f"{what} has not started its ranks{since}")
-        status = "no status, which a script writes only with slipway.Session" if own else "no status yet"
-        return Progress("started", f"{what} has started its ranks, {status}{since}")
+        status = "; no status yet, which only a script with slipway.Session writes" if own else ", no status yet"
+        return Progress("started", f"{what} has started its ranks{status}{since}")
 
     @property
     def _begun(self) -> bool:

@@ -76,9 +76,15 @@ def submit(spec: str, site: str, settings: List[str], arguments: List[str], *, d
 
 
 def show(submission: Submission, command: Sequence[str]) -> int:
-    """Print the script, its settings, errors and the ``command`` for a dry run; return the exit code of the errors."""
-    code = tell([submission])
-    sys.stdout.write(submission.script)
+    """Print the script, its settings, errors and the ``command`` for a dry run; return the exit code of the errors.
+
+    A terminal gets no script, which has thousands of lines.
+    """
+    code, script = tell([submission]), submission.script
+    if sys.stdout.isatty():
+        note(f"the script has {script.count(chr(10))} lines: redirect standard output to a file to read it")
+    else:
+        sys.stdout.write(script)
     _show_settings(submission)
     note(f"would run: {shlex.join(command)}")
     return code

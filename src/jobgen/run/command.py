@@ -40,8 +40,9 @@ def run(arguments: argparse.Namespace) -> int:
     job = Job(arguments.program, *arguments.arguments, env=variables(arguments.env), **wanted)
     plan = job.plan(dry_run=arguments.dry_run)
     submission, scheduler = plan.submission, scheduler_of(plan.submission.job.scheduler)
-    if arguments.dry_run:  # first the script, which is long
+    if arguments.dry_run:  # first what is long
         code = show(submission, scheduler.submission("SCRIPT", submission.arguments))
+    plan.warn()
     for line in plan.lines():
         note(line)
     if arguments.dry_run:

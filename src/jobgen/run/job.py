@@ -163,9 +163,7 @@ class Job:
             submission = examine(job, self._arguments, environment, site=origin.site, dry_run=dry_run)
         variables = {name: value for name, value in self._env.items() if name not in SETTINGS}
         submission = submission._replace(faults=(*faults, *submission.faults), variables=variables)
-        plan = Plan(program, submission, runtime.line, read_source(_script_of(environment)))
-        plan.warn()
-        return plan
+        return Plan(program, submission, runtime.line, read_source(_script_of(environment)))
 
     def submit(self) -> SubmittedRun:
         """Submit the job and return its run. Without a scheduler, start it here in the background.
@@ -176,6 +174,7 @@ class Job:
         from jobgen.run.submitted import SubmittedRun  # noqa: PLC0415 -- the command line does not need it
 
         plan = self.plan()
+        plan.warn()
         submission = plan.submission
         if not plan.has_queue:
             folder, process = start_here(submission)

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import List, NamedTuple
 
 from jobgen.base.errors import JobgenError, warn
+from jobgen.jobs.run_files import RunFiles
 from jobgen.jobs.runs import Run
 from jobgen.jobs.submit import Submission, submit_for_job_number
 from jobgen.run.limits import clock
 from jobgen.run.program import Program
 from jobgen.run.source import Source
 from jobgen.schedulers import Scheduler, scheduler_of
+from slipway.base.contract import INPUT_CONFIG
 
 
 class Plan(NamedTuple):
@@ -61,17 +63,17 @@ class Plan(NamedTuple):
     def lines(self) -> List[str]:
         """Return what will run where, one line each."""
         job, scheduler = self.submission.job, scheduler_of(self.submission.job.scheduler)
-        words = [str(self.program), *map(shlex.quote, self.submission.arguments)]
         environment = self.submission.environment
         output = environment.get("SLIPWAY_OUTPUT") or job.site.output
         folder = environment.get("SLIPWAY_RUN_DIR") or f"{output}/{job.spec.name}-<job>"
-        found = [f"program  {' '.join(words)}", f"folder   {folder}"]
+        found = [f"program  {self._command()}", f"folder   {folder}"]
         if self.runtime:
             found.insert(1, f"in       {self.runtime}")
         if not scheduler.has_queue:
             return [f"on       this machine (site {job.site.name})", *found]
         each = f"{job.gpus_per_node} GPU(s)" if job.gpus_per_node else f"{job.cpus_per_node} CPU cores"
-        asked = [f"{option} {job.options[key]}" for option, key in scheduler.flags.items() if job.options.get(key)]
+        given = [key for key in scheduler.flags.values() if job.options.get(key)]
+        asked = [f"{f'-{key}' if len(key) == 1 else key} {job.options[key]}" for key in given]
         spares = f" + {job.spec.spares} spare" if job.spec.spares else ""
         where = ", ".join([f"site {job.site.name}", scheduler.name, *asked])
         return [
@@ -79,6 +81,15 @@ class Plan(NamedTuple):
             *found,
             f"time     {clock(job.spec.minutes)}; {self._at_the_limit(scheduler)}",
         ]
+
+    def _command(self) -> str:
+        """Return the program with its arguments; of a run that continues, those that it keeps."""
+        words, arguments = str(self.program), shlex.join(self.submission.arguments)
+        if self.program.kind == "run":
+            files = RunFiles(Path(self.program.path))
+            words = files.kept_setting("SLIPWAY_SCRIPT") or INPUT_CONFIG
+            arguments = arguments or files.kept_setting("SLIPWAY_ARGS")
+        return f"{words} {arguments}".strip()
 
     def _at_the_limit(self, scheduler: Scheduler) -> str:
         """Return what happens when the job reaches its time limit, as a clause."""

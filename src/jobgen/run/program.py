@@ -5,16 +5,22 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import time
 from pathlib import Path
 from typing import Dict, Literal, NamedTuple, Optional
 
-from jobgen.base.errors import JobgenError, UsageError
+from jobgen.base.errors import JobgenError, UsageError, note
 from jobgen.follow.lookup import output_folder, runs_with_suffix
 from jobgen.follow.mine import Jobs
 from jobgen.jobs.run_files import RunFiles
 from jobgen.jobs.runs import Run
 from jobgen.resolve.load import MAX_NAME_LENGTH
 from slipway.base.contract import INPUT_CONFIG, JOB_SCRIPT
+
+ENDING = 60.0
+"""Seconds that a job may need to end after its ranks."""
+POLL = 2.0
+"""Seconds between queries to the scheduler."""
 
 
 class Program(NamedTuple):
@@ -99,12 +105,31 @@ def _run(path: str) -> Program:
             "foreign-run",
             f"{path} is the run of another user: only its owner can continue it. Begin a run of your own.",
         )
-    run = Run(Path(path))
-    job = Jobs().of(run)
-    if run.alive or job:
-        by = f"job {job.job}" if job else "a process that trains now"
-        raise JobgenError(
-            "folder-in-use",
-            f"{path} is in use by {by}: wait for its end, or end it: `jobgen cancel {shlex.quote(path)}`.",
-        )
+    _wait_for_free(path)
     return Program("run", os.path.abspath(path))  # noqa: PTH100 -- keeps links
+
+
+def _wait_for_free(path: str) -> None:
+    """Wait until the job of a run has ended, if its ranks have: after `jobgen cancel` that takes some seconds.
+
+    Raises:
+        JobgenError: if it still trains, or a job is waiting to continue it.
+    """
+    deadline = 0.0
+    while True:
+        run, jobs = Run(Path(path)), Jobs()
+        key = jobs.of(run)
+        if not (key or run.alive):
+            return
+        by = f"job {key.job}" if key else "a process that trains now"
+        is_ending = run.ended and (key is None or jobs[key].phase == "running")
+        now = time.monotonic()
+        if not is_ending or (deadline and now > deadline):
+            raise JobgenError(
+                "folder-in-use",
+                f"{path} is in use by {by}: wait for its end, or end it: `jobgen cancel {shlex.quote(path)}`.",
+            )
+        if not deadline:
+            deadline = now + ENDING
+            note(f"waiting for the end of {by}, whose ranks have ended")
+        time.sleep(POLL)

@@ -6,8 +6,8 @@ the time limit that works at all sites, so the script itself checks the clock.
 
 from __future__ import annotations
 
-import getpass
 import os
+import pwd
 import re
 import sys
 from shlex import join
@@ -139,7 +139,7 @@ class PbsQueue:
 
     def mine(self) -> List[Seen]:
         """Query the jobs that qselect lists, all at once: qstat -u prints neither folders nor complete job numbers."""
-        code, out, error = run_command(["qselect", "-u", getpass.getuser()])
+        code, out, error = run_command(["qselect", "-u", _user()])
         if code == NO_COMMAND:  # a qstat without qselect belongs to another scheduler, which imitates PBS
             return []
         jobs = out.split()
@@ -158,6 +158,18 @@ class PbsQueue:
         _, out, _ = run_command(["qstat", "-B", "-f"])
         found = re.search(r"(?m)^ +max_(?:job_)?array_size = ([0-9]+)$", out)
         return int(found[1]) if found else None
+
+
+def _user() -> str:
+    """Return the name of this process's user; the variable USER may name another.
+
+    Raises:
+        JobgenError: if the user has no name.
+    """
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        raise JobgenError("scheduler-silent", f"PBS lists jobs by user name: {os.geteuid()} has none.") from None
 
 
 def _is_unknown(error: str) -> bool:

@@ -91,6 +91,8 @@ class Loops:
         """Whether a loop body has run since the end of the last epoch."""
         self.have_ended = False
         """Whether the session's training has ended."""
+        self.without_warm_up: list[str] = []
+        """Models that need ``Session.warm_up`` and have not had it, by name."""
 
     @property
     def epoch(self) -> int:
@@ -366,6 +368,8 @@ class Loops:
         if self._continues:
             return
         self._continues = True
+        for name in self.without_warm_up:
+            log.info("%s: use session.warm_up or find_unused_parameters to resume bitwise identically", name)
         self._early_use.end(within=self._script.lowest > (0, 0))
         if self._script.is_resumed:
             self._script.restore_again()

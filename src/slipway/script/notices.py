@@ -9,7 +9,6 @@ from typing import Any
 
 from slipway.base.environment import World
 from slipway.base.errors import warn
-from slipway.capture.data_parallel import needs_warm_up
 from slipway.checkpoint.header import Position
 from slipway.checks.skipped_steps import warn_of_skipping
 from slipway.dist.existing_group import under_horovod
@@ -42,9 +41,6 @@ def announce(objects: Mapping[str, Mapping[str, Any]], *, start: Position, world
         )
     if world.is_root:
         warn_of_skipping(objects["optimizer"], objects["scaler"].values())
-    for name, model in models.items():
-        if needs_warm_up(model, world.size):
-            log.info("%s: use session.warm_up or find_unused_parameters to resume bitwise identically", name)
 
 
 def _log_unrestored_state(*, has_scaler: bool) -> None:
