@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 from typing import List, NamedTuple
 
 from jobgen.base.errors import JobgenError, warn
-from jobgen.jobs.runs import Run
 from jobgen.jobs.submit import Submission, submit_for_job_number
 from jobgen.run.limits import clock
 from jobgen.run.program import Program
@@ -51,7 +49,7 @@ class Plan(NamedTuple):
                 f"{program.path} uses neither DistributedDataParallel nor another way to train on several GPUs: each "
                 f"of the {ranks} ranks trains a copy.",
             )
-        if program.kind == "run" and Run(Path(program.path)).foreign:
+        if program.run and program.run.foreign:
             warn(
                 "starts-over",
                 f"{program.path} has no checkpoint of slipway.Session: the program starts from its beginning, unless "

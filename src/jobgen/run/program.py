@@ -6,15 +6,14 @@ import os
 import re
 import shlex
 from pathlib import Path
-from typing import Dict, Literal, NamedTuple, Optional
+from typing import TYPE_CHECKING, Dict, Literal, NamedTuple, Optional
 
 from jobgen.base.errors import JobgenError, UsageError
-from jobgen.follow.lookup import output_folder, runs_with_suffix
-from jobgen.follow.mine import Jobs
-from jobgen.jobs.run_files import RunFiles
-from jobgen.jobs.runs import Run
 from jobgen.resolve.load import MAX_NAME_LENGTH
 from slipway.base.contract import INPUT_CONFIG, JOB_SCRIPT
+
+if TYPE_CHECKING:
+    from jobgen.jobs.runs import Run
 
 
 class Program(NamedTuple):
@@ -23,6 +22,8 @@ class Program(NamedTuple):
     kind: Literal["script", "module", "configuration", "run"]
     path: str
     """The file, the folder of the run, or the module's name."""
+    run: Optional[Run] = None
+    """The run to continue, if this is one."""
 
     @property
     def name(self) -> str:
@@ -35,8 +36,8 @@ class Program(NamedTuple):
         """The settings of the job script that select this program; "" unsets one."""
         if self.kind == "configuration":
             return {"SLIPWAY_CONFIG": self.path, "SLIPWAY_SCRIPT": ""}
-        if self.kind == "run":
-            kept, config = RunFiles(Path(self.path)).kept_setting("SLIPWAY_SCRIPT"), Path(self.path, INPUT_CONFIG)
+        if self.run:
+            kept, config = self.run.files.kept_setting("SLIPWAY_SCRIPT"), Path(self.path, INPUT_CONFIG)
             used = {"SLIPWAY_SCRIPT": kept, "SLIPWAY_CONFIG": str(config) if config.is_file() else ""}
             return {"SLIPWAY_RUN_DIR": self.path, **used}
         return {"SLIPWAY_SCRIPT": f"-m {self.path}" if self.kind == "module" else self.path}
@@ -81,6 +82,8 @@ def program_of(path: str = "", *, module: str = "") -> Program:
 
 def _similar_run(name: str) -> str:
     """Return a question that names a run folder of this name or job number; "" if there is none."""
+    from jobgen.follow.lookup import output_folder, runs_with_suffix  # noqa: PLC0415 -- needed only on errors
+
     if not name.isprintable():
         return ""
     candidates = [output_folder() / name, *(run.path for run in runs_with_suffix(name))]
@@ -89,6 +92,9 @@ def _similar_run(name: str) -> str:
 
 
 def _run(path: str) -> Program:
+    from jobgen.follow.mine import Jobs  # noqa: PLC0415 -- most jobs are new
+    from jobgen.jobs.runs import Run  # noqa: PLC0415
+
     script = Path(path, JOB_SCRIPT)
     if not script.is_file():
         raise JobgenError(
@@ -107,4 +113,4 @@ def _run(path: str) -> Program:
             "folder-in-use",
             f"{path} is in use by {by}: wait for its end, or end it: `jobgen cancel {shlex.quote(path)}`.",
         )
-    return Program("run", os.path.abspath(path))  # noqa: PTH100 -- keeps links
+    return Program("run", os.path.abspath(path), run)  # noqa: PTH100 -- keeps links

@@ -6,7 +6,6 @@ the time limit that works at all sites, so the script itself checks the clock.
 
 from __future__ import annotations
 
-import getpass
 import os
 import re
 import sys
@@ -139,6 +138,8 @@ class PbsQueue:
 
     def mine(self) -> List[Seen]:
         """Query the jobs that qselect lists, all at once: qstat -u prints neither folders nor complete job numbers."""
+        import getpass  # noqa: PLC0415 -- not needed to render or submit
+
         code, out, error = run_command(["qselect", "-u", getpass.getuser()])
         if code == NO_COMMAND:  # a qstat without qselect belongs to another scheduler, which imitates PBS
             return []
