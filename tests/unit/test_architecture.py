@@ -38,7 +38,7 @@ ROOMS = {
 LIGHT = sorted(module.removesuffix(".py").replace("/", ".") for module in MODULES if module.startswith("slipway/base/"))
 """Modules of slipway that load no torch."""
 
-DRY_RUN = ["run", "configs/digits.toml", "--site", "example", "--venv", sys.prefix, "--set", "shared=['/']", "--dry-run"]
+DRY_RUN = ["run", "configs/digits.toml", "--site", "example", "--venv", sys.prefix, "--dry-run"]
 
 
 def imports_in(text):
@@ -210,7 +210,7 @@ class TestJobgen:
             ),
             (
                 f"jobgen.cli.main({DRY_RUN})",
-                {"torch", "subprocess", "logging", "ctypes", "json", "tempfile", "jobgen.follow", "jobgen.batch.record"},
+                {"torch", "subprocess", "logging", "ctypes", "json", "tempfile", "jobgen.follow"},
                 ["subprocess"],
             ),
         ],

@@ -8,7 +8,7 @@ import pkgutil
 from typing import Any, Tuple
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def names(package: str) -> Tuple[str, ...]:
     """Return the names of the modules in ``package`` in alphabetical order, without importing them."""
     return tuple(sorted(module.name for module in pkgutil.iter_modules(importlib.import_module(package).__path__)))

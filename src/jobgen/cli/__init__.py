@@ -194,8 +194,10 @@ _COMMANDS: Dict[str, Tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
         _add_study,
     ),
     "sweep": (
-        "submit the same training with several configuration values as an array of jobs; run it again to submit "
-        "missing and failed trials, or the next rung",
+        (
+            "submit the same training with several configuration values as an array of jobs; run it again to submit "
+            "missing and failed trials, or the next rung"
+        ),
         _add_sweep,
     ),
     "list": ("list the newest runs and all jobs that wait or run", _add_list),
