@@ -329,7 +329,7 @@ class TestProgram:
 
     def test_environment_completed_by_modules_is_not_asked(self, capsys, folder, script):
         (folder / "v" / "bin").mkdir(parents=True)
-        (folder / "v" / "bin" / "python").write_text("""#!/bin/sh\necho '{"torch": false, "missing": []}'\n""")
+        (folder / "v" / "bin" / "python").write_text("#!/bin/sh\necho missing torch\n")
         (folder / "v" / "bin" / "python").chmod(0o755)
         (folder / "v" / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = true\n")
         environment = {"USE_CONTAINER": "0", "SLIPWAY_VENV": "v"}

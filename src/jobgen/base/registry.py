@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
-from typing import Any, List
+from typing import Any, Tuple
 
 
-def names(package: str) -> List[str]:
+@functools.cache
+def names(package: str) -> Tuple[str, ...]:
     """Return the names of the modules in ``package`` in alphabetical order, without importing them."""
-    return sorted(module.name for module in pkgutil.iter_modules(importlib.import_module(package).__path__))
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(importlib.import_module(package).__path__)))
 
 
 def load(package: str, name: str, attribute: str) -> Any:

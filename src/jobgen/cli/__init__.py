@@ -6,13 +6,13 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import List, Optional
+from typing import Callable, Dict, List, Optional, Tuple
 
 from jobgen.base.errors import JobgenError, UsageError, note, say, warn
-from jobgen.batch.study.options import add_study
-from jobgen.batch.sweep.options import add_sweep
+from jobgen.batch.study.options import add_study_options
+from jobgen.batch.sweep.options import add_sweep_options
 from jobgen.new import FRAMEWORKS, create
-from jobgen.run.options import add_run, hint_for
+from jobgen.run.options import add_run_options, hint_for
 from slipway.base.contract import VERSION
 from slipway.base.errors import error_line
 from slipway.base.parser import Parser
@@ -24,7 +24,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     os.umask(umask | 0o022)  # jobs run the written scripts
     given = sys.argv[1:] if argv is None else argv
     end = given.index("--") if "--" in given else len(given)
-    top = parser()
+    top = parser(given[:end])
     arguments, unknown = top.parse_known_args(_joined(given[:end]))
     if unknown:
         hint = hint_for(unknown[0]) if hasattr(arguments, "program") else ""
@@ -60,52 +60,99 @@ def _joined(words: List[str]) -> List[str]:
 _SETTINGS = (
     "override a key of the spec or site; options.NAME=VALUE sets a scheduler option, options.NAME=false drops it"
 )
+_NEWEST = "(default: the newest run in SLIPWAY_OUTPUT, or runs/)"
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the command-line parser, which shell completion reads too."""
+def parser(words: Optional[List[str]] = None) -> argparse.ArgumentParser:
+    """Return the command-line parser, with the options of the commands in ``words`` only, for speed; None: of all."""
     about = "Render job scripts from a spec (what to run) and a site (where), submit them, and follow the jobs."
     top: argparse.ArgumentParser = Parser(prog="jobgen", description=about)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
+    for name, (what, add_options) in _COMMANDS.items():
+        command = commands.add_parser(name, help=what)
+        if words is None or name in words:
+            add_options(command)
+    return top
 
-    _add_new(commands)
-    add_run(commands).set_defaults(command=_run)
-    job = _job(_SETTINGS)
 
-    command = commands.add_parser("render", parents=[job], help="write a job script")
+def _add_new(command: argparse.ArgumentParser) -> None:
+    command.add_argument("name", metavar="NAME", help="the folder to create")
+    what = "framework of the script: %(choices)s (default: %(default)s)"
+    command.add_argument("--for", dest="framework", choices=FRAMEWORKS, default="ddp", metavar="FRAMEWORK", help=what)
+    command.set_defaults(command=_new)
+
+
+def _add_run(command: argparse.ArgumentParser) -> None:
+    add_run_options(command)
+    command.set_defaults(command=_run)
+
+
+def _add_render(command: argparse.ArgumentParser) -> None:
+    _add_job(command)
     command.add_argument(
         "--standalone", action="store_true", help="include the script library: one file for any folder"
     )
     command.add_argument("--output", metavar="FILE", help="output file (default: standard output)")
     command.set_defaults(command=_render)
 
-    what = "list scripts that differ from the output of this version of jobgen for their files, with the differences"
-    command = commands.add_parser("check", help=what)
+
+def _add_check(command: argparse.ArgumentParser) -> None:
     what = "a script, or a folder of scripts (default: %(default)s)"
     command.add_argument("scripts", nargs="*", default=["jobscripts"], metavar="SCRIPT", help=what)
     command.set_defaults(command=_check)
 
-    what = "check the job on this machine, then submit it; arguments after -- go to the training program"
-    usage = "%(prog)s [-h] [--site SITE] [--set KEY=VALUE] [--dry-run | --test-only] SPEC [-- ARGUMENT ...]"
-    command = commands.add_parser("submit", parents=[job], help=what, usage=usage)
+
+def _add_submit(command: argparse.ArgumentParser) -> None:
+    command.usage = "%(prog)s [-h] [--site SITE] [--set KEY=VALUE] [--dry-run | --test-only] SPEC [-- ARGUMENT ...]"
+    _add_job(command)
     how = command.add_mutually_exclusive_group()
     how.add_argument("--dry-run", action="store_true", help="print the script, the command and errors; submit nothing")
     how.add_argument("--test-only", action="store_true", help="only request the expected start time from the scheduler")
     command.set_defaults(command=_submit)
 
-    usage = "%(prog)s [-h] [--site SITE] [--set KEY=VALUE] [--dry-run] [-- COMMAND ...]"
-    what = "open a shell, or run a command, on a node in the image or environment of the site's jobs"
-    command = commands.add_parser("shell", parents=[_where(_SETTINGS)], help=what, usage=usage)
+
+def _add_shell(command: argparse.ArgumentParser) -> None:
+    command.usage = "%(prog)s [-h] [--site SITE] [--set KEY=VALUE] [--dry-run] [-- COMMAND ...]"
+    _add_where(command)
     command.add_argument("--dry-run", action="store_true", help="print the script, the command and errors; run nothing")
     command.set_defaults(command=_shell)
 
-    add_study(commands, job)
+
+def _add_study(command: argparse.ArgumentParser) -> None:
+    _add_job(command)
+    add_study_options(command)
+
+
+def _add_sweep(command: argparse.ArgumentParser) -> None:
     what = "SECTION.KEY=A,B: values of a key of the trainer's configuration; --FLAG=A,B: of a flag of a user script; "
-    add_sweep(commands, _job(f"{what}KEY=VALUE: override a key of the spec or site"))
+    _add_job(command, settings=f"{what}KEY=VALUE: override a key of the spec or site")
+    add_sweep_options(command)
 
-    _add_following(commands)
 
-    command = commands.add_parser("site", help="draft a site file from this login node")
+def _add_list(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--all", action="store_true", help="list all runs in SLIPWAY_OUTPUT, or runs/")
+    command.add_argument("--json", action="store_true", help="print JSON, one object for each run")
+    command.set_defaults(command=_list)
+
+
+def _add_status(command: argparse.ArgumentParser) -> None:
+    _add_target(command, f"a run, study or sweep folder, or a job number {_NEWEST}")
+    command.add_argument("--json", action="store_true", help="print JSON, one object for each run")
+    command.set_defaults(command=_status)
+
+
+def _add_logs(command: argparse.ArgumentParser) -> None:
+    _add_target(command, f"a run folder or a job number {_NEWEST}")
+    command.add_argument("--follow", action="store_true", help="also print new output until the job ends")
+    command.set_defaults(command=_logs)
+
+
+def _add_cancel(command: argparse.ArgumentParser) -> None:
+    _add_target(command, "a run folder or a job number (default: the one submitted last, unless it has ended)")
+    command.set_defaults(command=_cancel)
+
+
+def _add_site(command: argparse.ArgumentParser) -> None:
     command.add_argument("--detect", action="store_true", required=True, help="query the scheduler and this machine")
     command.add_argument("--name", help="name of the site (default: the cluster's name)")
     how = command.add_mutually_exclusive_group()
@@ -114,70 +161,71 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--yes", action="store_true", help="with --save: ask nothing, and save what was detected")
     command.set_defaults(command=_site)
 
-    command = commands.add_parser(
-        "explain", help="explain an error or warning by its slug: when it occurs and what to do"
-    )
+
+def _add_explain(command: argparse.ArgumentParser) -> None:
     what = "the text in the brackets of error[...], such as too-few-gpus (default: list all)"
     command.add_argument("slug", metavar="SLUG", nargs="?", help=what)
     command.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(command=_explain)
 
-    command = commands.add_parser("completion", help="print the Bash completion script")
+
+def _add_completion(command: argparse.ArgumentParser) -> None:
     command.set_defaults(command=_completion)
-    return top
 
 
-def _add_new(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command ``new``."""
-    command = commands.add_parser(
-        "new", help="create a folder with a training script that can be stopped and continued"
-    )
-    command.add_argument("name", metavar="NAME", help="the folder to create")
-    what = "framework of the script: %(choices)s (default: %(default)s)"
-    command.add_argument("--for", dest="framework", choices=FRAMEWORKS, default="ddp", metavar="FRAMEWORK", help=what)
-    command.set_defaults(command=_new)
+_COMMANDS: Dict[str, Tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
+    "new": ("create a folder with a training script that can be stopped and continued", _add_new),
+    "run": ("run a script, a module or a configuration on a cluster, or continue a run", _add_run),
+    "render": ("write a job script", _add_render),
+    "check": (
+        "list scripts that differ from the output of this version of jobgen for their files, with the differences",
+        _add_check,
+    ),
+    "submit": (
+        "check the job on this machine, then submit it; arguments after -- go to the training program",
+        _add_submit,
+    ),
+    "shell": (
+        "open a shell, or run a command, on a node in the image or environment of the site's jobs",
+        _add_shell,
+    ),
+    "study": (
+        "submit the same training on several allocations; run it again to submit missing and failed points",
+        _add_study,
+    ),
+    "sweep": (
+        (
+            "submit the same training with several configuration values as an array of jobs; run it again to submit "
+            "missing and failed trials, or the next rung"
+        ),
+        _add_sweep,
+    ),
+    "list": ("list the newest runs and all jobs that wait or run", _add_list),
+    "status": ("print the state of a job and the progress of its run", _add_status),
+    "logs": ("print the log of a job", _add_logs),
+    "cancel": ("stop a job, or a run on this machine; it saves first if it can", _add_cancel),
+    "site": ("draft a site file from this login node", _add_site),
+    "explain": ("explain an error or warning by its slug: when it occurs and what to do", _add_explain),
+    "completion": ("print the Bash completion script", _add_completion),
+}
+"""Each command with its line in ``jobgen --help`` and the function that adds its options."""
 
 
-def _add_following(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the commands for submitted jobs."""
-    command = commands.add_parser("list", help="list the newest runs and all jobs that wait or run")
-    command.add_argument("--all", action="store_true", help="list all runs in SLIPWAY_OUTPUT, or runs/")
-    command.add_argument("--json", action="store_true", help="print JSON, one object for each run")
-    command.set_defaults(command=_list)
-
-    newest = "(default: the newest run in SLIPWAY_OUTPUT, or runs/)"
-    command = commands.add_parser("status", help="print the state of a job and the progress of its run")
-    what = f"a run, study or sweep folder, or a job number {newest}"
+def _add_target(command: argparse.ArgumentParser, what: str) -> None:
     command.add_argument("target", metavar="RUN", nargs="?", default="", help=what)
-    command.add_argument("--json", action="store_true", help="print JSON, one object for each run")
-    command.set_defaults(command=_status)
-
-    command = commands.add_parser("logs", help="print the log of a job")
-    what = f"a run folder or a job number {newest}"
-    command.add_argument("target", metavar="RUN", nargs="?", default="", help=what)
-    command.add_argument("--follow", action="store_true", help="also print new output until the job ends")
-    command.set_defaults(command=_logs)
-
-    command = commands.add_parser("cancel", help="stop a job, or a run on this machine; it saves first if it can")
-    what = "a run folder or a job number (default: the one submitted last, unless it has ended)"
-    command.add_argument("target", metavar="RUN", nargs="?", default="", help=what)
-    command.set_defaults(command=_cancel)
 
 
-def _job(settings: str) -> argparse.ArgumentParser:
-    """Return a parser with the options of a job; ``settings`` is the help text of ``--set``."""
-    job = argparse.ArgumentParser(add_help=False, parents=[_where(settings)])
-    job.add_argument("spec", metavar="SPEC", help="what to run: a file in jobscripts/specs, or its name")
-    return job
+def _add_job(command: argparse.ArgumentParser, *, settings: str = _SETTINGS) -> None:
+    """Add the options of a job; ``settings`` is the help text of ``--set``."""
+    _add_where(command, settings=settings)
+    command.add_argument("spec", metavar="SPEC", help="what to run: a file in jobscripts/specs, or its name")
 
 
-def _where(settings: str) -> argparse.ArgumentParser:
-    """Return a parser with ``--site`` and ``--set``; ``settings`` is the help text of ``--set``."""
-    job = argparse.ArgumentParser(add_help=False)
+def _add_where(command: argparse.ArgumentParser, *, settings: str = _SETTINGS) -> None:
+    """Add ``--site`` and ``--set``; ``settings`` is the help text of ``--set``."""
     what = "where to run: a file in jobscripts/sites, or its name (default: SLIPWAY_SITE, or your default site)"
-    job.add_argument("--site", help=what)
-    job.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help=settings)
-    return job
+    command.add_argument("--site", help=what)
+    command.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help=settings)
 
 
 def _new(arguments: argparse.Namespace) -> int:

@@ -18,7 +18,6 @@ from jobgen.resolve.settings import settings_of
 from jobgen.runtimes import Container, container_of
 from slipway.base.contract import JOB_SCRIPT, OTHER_VARIABLES, SETTINGS, refusal
 from slipway.base.errors import did_you_mean
-from slipway.base.gpu import advice, describe, fits, query_gpus_in_child
 
 Settings = Dict[str, Optional[str]]
 
@@ -222,6 +221,8 @@ def _variant_of(image: str, runtime: Container) -> str:
 
 def _warn_of_gpu_mismatch(find_variant: Callable[[], str]) -> None:
     """Warn if a variant does not run on this machine's GPUs; not an error, because the nodes may have other GPUs."""
+    from slipway.base.gpu import advice, describe, fits, query_gpus_in_child  # noqa: PLC0415 -- for images and builds
+
     if (gpus := query_gpus_in_child()) and not fits(variant := find_variant(), gpus):
         warn(
             "gpu-mismatch",

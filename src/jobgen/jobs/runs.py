@@ -42,91 +42,91 @@ class Run:
         """Create the state of the run in the folder ``path``; reads nothing yet."""
         self.path = path
         self.stop = path / contract.STOP
-        self._files = RunFiles(path)
+        self.files = RunFiles(path)
 
     @property
     def name(self) -> str:
         """Name of the run folder, without the job that began the run if it ends with it."""
-        starters = [self._files.starter(number) for number in self._files.attempts[:1]]
+        starters = [self.files.starter(number) for number in self.files.attempts[:1]]
         return self.path.name.removesuffix(f"-{starters[0]}") if starters else self.path.name
 
     @cached_property
     def attempt(self) -> int:
         """Number of the last attempt, from the logs or from the status file; 0 without attempts."""
-        return max([*self._files.attempts, number_in(self._files.status.get("attempt"))])
+        return max([*self.files.attempts, number_in(self.files.status.get("attempt"))])
 
     @property
     def output(self) -> Path:
         """File with the standard output of the last attempt's ranks; only a client writes it."""
-        return self._files.log(self.attempt, contract.ATTEMPT_OUTPUT)
+        return self.files.log(self.attempt, contract.ATTEMPT_OUTPUT)
 
     @property
     def errors(self) -> Path:
         """File with the standard error of the last attempt's ranks."""
-        return self._files.log(self.attempt, contract.ATTEMPT_ERRORS)
+        return self.files.log(self.attempt, contract.ATTEMPT_ERRORS)
 
     @property
     def changed(self) -> float:
         """Time of the last change, by the file server's clock; 0.0 if the run folder is missing."""
-        modified, log = self._files.modified, self.path / contract.LOGS / str(max([0, *self._files.attempts]))
+        modified, log = self.files.modified, self.path / contract.LOGS / str(max([0, *self.files.attempts]))
         times = [modified(path) for path in (self.path / contract.STATUS, self.path / contract.METRICS, log)]
         return max([time for time in times if time is not None], default=modified(self.path) or 0.0)
 
     @cached_property
     def alive(self) -> bool:
         """Whether the heartbeat of a training process is younger than ``contract.STALE`` seconds."""
-        beat = self._files.modified(self.path / contract.LOCK)
-        return beat is not None and self._files.now() - beat < contract.STALE
+        beat = self.files.modified(self.path / contract.LOCK)
+        return beat is not None and self.files.now() - beat < contract.STALE
 
     @property
     def ended(self) -> bool:
         """Whether the last attempt has ended, according to its files."""
-        if self._files.verdict(self.attempt) or self._files.code(self.attempt):
+        if self.files.verdict(self.attempt) or self.files.code(self.attempt):
             return True
         return not self.alive and self._begun
 
     @property
     def is_done(self) -> bool:
         """Whether training is complete; for a user script without a verdict: the last exit code is 0."""
-        if self._files.cause(self.attempt):
+        if self.files.cause(self.attempt):
             return False
-        verdict = self._files.verdict(self.attempt)
-        return verdict.state == "done" if verdict else self._files.code(self.attempt) == "0"
+        verdict = self.files.verdict(self.attempt)
+        return verdict.state == "done" if verdict else self.files.code(self.attempt) == "0"
 
     @property
     def has_permanent_error(self) -> bool:
         """Whether the last attempt failed with an error that an unchanged retry cannot fix."""
-        verdict = self._files.verdict(self.attempt)
-        return bool(self._files.cause(self.attempt)) or (verdict is not None and verdict.state == "failed")
+        verdict = self.files.verdict(self.attempt)
+        return bool(self.files.cause(self.attempt)) or (verdict is not None and verdict.state == "failed")
 
     @property
     def start_times(self) -> List[float]:
         """Start times of the attempts in order, by the file server's clock."""
-        files = self._files
+        files = self.files
         found = [files.modified(files.log(number, contract.ATTEMPT_JOB)) for number in files.attempts]
         return [time for time in found if time is not None]
 
     @property
     def foreign(self) -> bool:
         """Whether the run is a user script without Session: it writes no status and does not read the file STOP."""
-        has_session = bool(self._files.status) or (self.path / contract.SESSIONS).exists()
-        return bool(self._files.attempts) and not has_session and not self.alive
+        has_session = bool(self.files.status) or (self.path / contract.SESSIONS).exists()
+        return bool(self.files.attempts) and not has_session and not self.alive
 
     @cached_property
     def job(self) -> Optional[Started]:
         """Scheduler and job that run it now or ran it last; a job that will continue it and is queued counts too."""
-        started, requeues = self._files.started(self.attempt), self.path / contract.REQUEUES
-        last = self._files.text(requeues).strip().rpartition("\n")[2]
+        started, requeues = self.files.started(self.attempt), self.path / contract.REQUEUES
+        last = self.files.text(requeues).strip().rpartition("\n")[2]
         following = job_id(last.partition(" ")[2])
         if not started or not started.job or not following or following == started.job:
             return started
-        begun = self._files.modified(self._files.log(self.attempt, contract.ATTEMPT_JOB)) or 0.0
-        return started._replace(job=following) if (self._files.modified(requeues) or 0.0) > begun else started
+        begun = self.files.modified(self.files.log(self.attempt, contract.ATTEMPT_JOB)) or 0.0
+        return started._replace(job=following) if (self.files.modified(requeues) or 0.0) > begun else started
 
     @cached_property
     def origin(self) -> Origin:
         """The last submission of the run by its user, not by a job script that continued it."""
-        files = self._files
+        files = self.files
         names = {number: files.starter(number) for number in files.attempts}
         last = self.job
         name = str(last.job) if last and last.job else names.get(self.attempt, "")
@@ -140,13 +140,13 @@ class Run:
     @property
     def _continued(self) -> Dict[str, str]:
         """The job that each job of a chain continues, from the lines ``COUNT JOB`` of the requeues."""
-        rows = re.findall(r"(?m)^([0-9]+) (\S+)$", self._files.text(self.path / contract.REQUEUES))
+        rows = re.findall(r"(?m)^([0-9]+) (\S+)$", self.files.text(self.path / contract.REQUEUES))
         pairs = [(old, new) for (one, old), (two, new) in zip(rows, rows[1:]) if one == two]
         return {new: old for old, new in pairs if old != new}
 
     def started_by(self, job: JobId) -> Optional[Started]:
         """Return the latest start by ``job`` or by a task of the array ``job``; None if it never ran here."""
-        for started in (self.job, *(self._files.started(number) for number in reversed(self._files.attempts))):
+        for started in (self.job, *(self.files.started(number) for number in reversed(self.files.attempts))):
             if started and started.job and started.job.is_in_array(job):
                 return started
         return None
@@ -154,7 +154,7 @@ class Run:
     @cached_property
     def accounts(self) -> List[Account]:
         """Resource usage of the attempts that wrote an account."""
-        found = [read_account(self._files.log(number, contract.ATTEMPT_ACCOUNT)) for number in self._files.attempts]
+        found = [read_account(self.files.log(number, contract.ATTEMPT_ACCOUNT)) for number in self.files.attempts]
         return [account for account in found if account]
 
     @cached_property
@@ -165,7 +165,7 @@ class Run:
     @property
     def launches(self) -> int:
         """Number of attempts that started ranks."""
-        return sum(self._files.launched(number) for number in self._files.attempts)
+        return sum(self.files.launched(number) for number in self.files.attempts)
 
     @property
     def state(self) -> str:
@@ -192,17 +192,17 @@ class Run:
     @property
     def _saved(self) -> int:
         """Step in the verdict, or else in the status."""
-        verdict = self._files.verdict(self.attempt)
-        return verdict.step if verdict else number_in(self._files.status.get("step"))
+        verdict = self.files.verdict(self.attempt)
+        return verdict.step if verdict else number_in(self.files.status.get("step"))
 
     @cached_property
     def _current_progress(self) -> Progress:
         """State, one-line description, and reason."""
-        number, status = self.attempt, self._files.status
+        number, status = self.attempt, self.files.status
         if not number and not status:
             return Progress("empty", "no rank has started training")
-        code, verdict = self._files.code(number), self._files.verdict(number)
-        if cause := self._files.cause(number):
+        code, verdict = self.files.code(number), self.files.verdict(number)
+        if cause := self.files.cause(number):
             return Progress("failed", f"attempt {number} failed before training{_in_parentheses(cause)}", cause)
         if verdict:
             reason = "" if verdict.state == "done" else _in_parentheses(verdict.reason)
@@ -225,7 +225,7 @@ class Run:
 
     def _without_status(self, number: int, code: str) -> Progress:
         """Return the progress of a user script, or before training begins, from the job script's files alone."""
-        files = self._files
+        files = self.files
         own = files.kept_setting("SLIPWAY_SCRIPT")
         what = f"attempt {number} (user script)" if own else f"attempt {number}"
         if code:
@@ -242,15 +242,15 @@ class Run:
     @property
     def _begun(self) -> bool:
         """Whether the status file belongs to the last attempt, that is, its training has begun."""
-        status = self._files.status
+        status = self.files.status
         return bool(status) and number_in(status.get("attempt")) >= self.attempt
 
     def _step(self, saved: Any) -> int:
         """Return the last recorded step, or ``saved`` if that is higher."""
-        return max(number_in(self._files.record.get("step")), number_in(saved))
+        return max(number_in(self.files.record.get("step")), number_in(saved))
 
     def _progress(self, saved: Any) -> str:
-        record = self._files.record
+        record = self.files.record
         values = {
             name: value for name, value in record.items() if isinstance(value, float) or number_in(value) == value
         }

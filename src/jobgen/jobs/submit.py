@@ -7,7 +7,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from types import MappingProxyType
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
@@ -209,6 +208,8 @@ def run_submit_command(
     Raises:
         JobgenError: if the scheduler's command is not on PATH.
     """
+    import tempfile  # noqa: PLC0415 -- a dry run writes no file
+
     scheduler = scheduler_of(submission.job.scheduler)
     with tempfile.TemporaryDirectory(prefix=FOLDER) as folder:
         path = Path(folder, submission.job.spec.name + scheduler.suffix)  # the log's name may contain it

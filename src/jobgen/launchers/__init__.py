@@ -67,7 +67,7 @@ def name_rank(source: str, *, named: bool) -> List[Layer]:
 
 def launcher_names() -> List[str]:
     """Return the valid values of ``launcher`` in a site or a spec."""
-    return registry.names(__name__)
+    return [*registry.names(__name__)]
 
 
 def launcher_of(name: str) -> Launcher:

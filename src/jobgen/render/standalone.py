@@ -8,8 +8,8 @@ from typing import List
 
 from jobgen.base.paths import data_folder
 
-SOURCE = re.compile(r'^source "(?:\$lib|\$\{BASH_SOURCE\[0\]%/\*\})/(\w+\.bash)"$')
-FIND_LIBRARY = re.compile(r"# The script library, with the functions.*?^(?=source )", flags=re.DOTALL | re.MULTILINE)
+SOURCE = re.compile(r'(?m)^source "(?:\$lib|\$\{BASH_SOURCE\[0\]%/\*\})/(\w+\.bash)"$')
+FIND_LIBRARY = re.compile(r"(?ms)# The script library, with the functions.*?^(?=source )")
 HEAD = "# The script library, jobscripts/lib, is inside this script. The job's own calls are after it."
 HELPERS = ("*.py", "*.sh", "*_run.bash", "rank_loop.bash", "stage.bash")
 """Files that nodes run by path; the script writes them to the run folder."""
@@ -19,25 +19,18 @@ def with_library(text: str) -> str:
     """Return the script ``text`` with each ``source`` of a library file replaced by the file."""
     folder = data_folder("jobscripts", "lib")
     text = FIND_LIBRARY.sub(f"{HEAD}\nlib=''\n", text)
-    lines: List[str] = []
-    end = 0
-    for line in text.splitlines():
-        lines += _included(line, folder)
-        if SOURCE.match(line):
-            end = len(lines)
-    lines[end:end] = [*_helpers(folder), "# --- end of the library ---"]
-    return "\n".join(lines)
+    end = max(found.end() for found in SOURCE.finditer(text))
+    return "\n".join([_included(text[:end], folder), *_helpers(folder), f"# --- end of the library ---{text[end:]}"])
 
 
-def _included(line: str, folder: Path) -> List[str]:
-    """Return ``line``, or the lines of the library that it sources."""
-    found = SOURCE.match(line)
-    if not found:
-        return [line]
-    lines = [f"# --- jobscripts/lib/{found[1]} ---"]
-    for inner in (folder / found[1]).read_text(encoding="utf-8").splitlines():
-        lines += _included(inner, folder)
-    return lines
+def _included(text: str, folder: Path) -> str:
+    """Return ``text`` with each library file in place of the line that sources it."""
+
+    def included(found: re.Match[str]) -> str:
+        library = (folder / found[1]).read_text(encoding="utf-8").removesuffix("\n")
+        return f"# --- jobscripts/lib/{found[1]} ---\n{_included(library, folder)}"
+
+    return SOURCE.sub(included, text)
 
 
 def _helpers(folder: Path) -> List[str]:

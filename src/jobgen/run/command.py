@@ -10,7 +10,6 @@ import sys
 from jobgen.base.errors import JobgenError, UsageError, note, say
 from jobgen.jobs.submit import show
 from jobgen.render.files import site_or_default
-from jobgen.run.here import run_here
 from jobgen.run.job import Job
 from jobgen.run.options import JOB, variables
 from jobgen.run.program import program_of
@@ -48,6 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         return code
     if not scheduler.has_queue:
+        from jobgen.run.here import run_here  # noqa: PLC0415 -- for sites without a scheduler
+
         return run_here(submission, umask=arguments.umask)
     number = plan.job_number()
     say(number)

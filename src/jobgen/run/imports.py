@@ -1,42 +1,41 @@
-"""imports.py FOLDER [SCRIPT]: print as JSON whether this Python has torch, and which of a script's imports it lacks.
+"""imports.py FOLDER [SCRIPT]: print which modules this Python lacks: torch, and those that a script imports.
 
-FOLDER is the first folder in which the script finds modules. The Python of a user's environment runs this file: it
-imports only the standard library, and supports Python 3.6. It imports none of the modules that it looks for.
+The output is one line: ``missing [NAME ...]``, or ``invalid LINE TEXT`` for a script that is not valid Python. FOLDER
+is the first folder in which the script finds modules. The Python of a user's environment runs this file: it supports
+Python 3.6, and imports little, and only of the standard library. It imports none of the modules that it looks for.
 """
 
 import ast
 import importlib.util
-import json
 import sys
-from typing import Any, Dict, Iterator
 
 
-def main(folder: str, script: str = "") -> Dict[str, Any]:
-    """Return ``torch``, whether this Python has it, and ``missing``, or ``line`` and ``error`` for invalid Python."""
-    answer: Dict[str, Any] = {"torch": is_there("torch"), "missing": []}
-    if not script:
-        return answer
-    sys.path.insert(0, folder)
-    with open(script, "rb") as file:  # noqa: PTH123 -- starts faster without pathlib
-        text = file.read()
-    try:
-        tree = ast.parse(text)
-        compile(tree, script, "exec", dont_inherit=True)  # finds more, such as a return outside a function
-    except (SyntaxError, ValueError) as error:  # ValueError: a NUL
-        return {**answer, "line": getattr(error, "lineno", None) or 1, "error": getattr(error, "msg", str(error))}
-    if not changes_path(tree):
-        names = dict.fromkeys(name.partition(".")[0] for name in imports_in(tree))
-        answer["missing"] = [name for name in names if not is_there(name)]
-    return answer
+def main(folder: str, script: str = "") -> str:
+    """Return the line."""
+    missing = [] if is_there("torch") else ["torch"]
+    if script:
+        sys.path.insert(0, folder)
+        with open(script, "rb") as file:  # noqa: PTH123 -- starts faster without pathlib
+            text = file.read()
+        try:
+            tree = ast.parse(text)
+            compile(tree, script, "exec", dont_inherit=True)  # finds more, such as a return outside a function
+        except (SyntaxError, ValueError) as error:  # ValueError: a NUL
+            return f"invalid {getattr(error, 'lineno', None) or 1} {getattr(error, 'msg', error)}"
+        if not changes_path(tree):
+            missing += [name for name in imports_in(tree) if name != "torch" and not is_there(name)]
+    return " ".join(["missing", *missing])
 
 
-def imports_in(tree: ast.Module) -> Iterator[str]:
-    """Yield the modules that a script always imports: not within ``try``, ``if`` or a function, nor relative ones."""
+def imports_in(tree: ast.Module) -> "list[str]":
+    """Return the modules that a script always imports: not within ``try``, ``if`` or a function, nor relative ones."""
+    names = []
     for node in tree.body:
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module
+            names.append(node.module)
+    return [*dict.fromkeys(name.partition(".")[0] for name in names)]
 
 
 def changes_path(tree: ast.Module) -> bool:
@@ -59,4 +58,5 @@ def is_there(name: str) -> bool:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(*sys.argv[1:])))  # noqa: T201 -- the answer
+    sys.stdout.flush()  # lines that the environment printed at its start
+    sys.stdout.buffer.write(f"{main(*sys.argv[1:])}\n".encode())

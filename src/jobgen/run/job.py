@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -12,11 +11,9 @@ from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Optional, Seque
 from jobgen.base.errors import JobgenError, UsageError, warn
 from jobgen.base.job import Job as ResolvedJob
 from jobgen.base.job import JobSpec, Site
-from jobgen.jobs.run_files import RunFiles
 from jobgen.jobs.submit import environment_without_job, examine, is_standalone, prepare
 from jobgen.render.files import Origin, job_of, origin_in, site_of, site_or_default, spec_of
 from jobgen.resolve.load import divide
-from jobgen.run.here import start_here
 from jobgen.run.limits import minutes_of
 from jobgen.run.plan import Plan
 from jobgen.run.program import Program, program_of
@@ -150,7 +147,7 @@ class Job:
         job = job_of(origin.spec, origin.site, settings, standalone=is_standalone(environment))
         runtime = self._runtime(program, job, environment)
         environment.update(runtime.settings)
-        if program.kind == "run" and self._gpus is not None:  # its job.sh has the number of ranks as a default
+        if program.run and self._gpus is not None:  # its job.sh has the number of ranks as a default
             environment.update(_ranks_of(job))
         faults = [*_check_files(program, job, environment)]
         if self._data and not os.access(self._data, os.R_OK):
@@ -171,7 +168,8 @@ class Job:
         Raises:
             JobgenError: if a check fails, or the scheduler refuses the job.
         """
-        from jobgen.run.submitted import SubmittedRun  # noqa: PLC0415 -- the command line does not need it
+        from jobgen.run.here import start_here  # noqa: PLC0415 -- the command line needs neither
+        from jobgen.run.submitted import SubmittedRun  # noqa: PLC0415
 
         plan = self.plan()
         plan.warn()
@@ -183,10 +181,9 @@ class Job:
 
     def _origin(self, program: Program) -> Origin:
         """Return spec, site and settings: those of the run that continues, or those of a new job."""
-        if program.kind == "run":
+        if program.run:
             self._refuse_fixed()
-            files = RunFiles(Path(program.path))
-            return origin_in(files.path / JOB_SCRIPT, folder=files.first_folder)
+            return origin_in(Path(program.path, JOB_SCRIPT), folder=program.run.files.first_folder)
         backend = self._backend or "ddp"
         if backend not in SPECS:
             raise UsageError("bad-flag-value", f"--backend {backend!r} must be {', '.join(SPECS)}.")
@@ -261,7 +258,7 @@ class Job:
             UsageError: if SLIPWAY_RUN_DIR names a run of another program.
         """
         environment = environment_without_job()
-        if program.kind == "run":
+        if program.run:
             dropped = {*SETTINGS} - {"SLIPWAY_LIB", "SLIPWAY_TRUSTED_FOLDER"}
         else:
             folder = environment.get("SLIPWAY_RUN_DIR", "")
@@ -315,7 +312,7 @@ class Job:
 
     def _runtime(self, program: Program, job: ResolvedJob, environment: Mapping[str, str]) -> Runtime:
         """Return the image or environment; that of a continued run changes only on request."""
-        if program.kind == "run" and not (self._image or self._venv or self._conda):
+        if program.run and not (self._image or self._venv or self._conda):
             return Runtime({}, "")
         flags = {"image": self._image, "venv": self._venv, "conda": self._conda}
         return choose_runtime(job, environment, **{name: value or None for name, value in flags.items()})
@@ -348,5 +345,8 @@ def _check_files(program: Program, job: ResolvedJob, environment: Mapping[str, s
 
 def _toml(text: str) -> str:
     """Return ``text`` as the value of a setting, which is read as TOML: in quotes if it could be another type."""
-    plain = re.fullmatch(PLAIN, text, flags=re.ASCII) and text not in TOML_WORDS
-    return text if plain else json.dumps(text, ensure_ascii=False)
+    if re.fullmatch(PLAIN, text, flags=re.ASCII) and text not in TOML_WORDS:
+        return text
+    import json  # noqa: PLC0415 -- most texts are plain
+
+    return json.dumps(text, ensure_ascii=False)

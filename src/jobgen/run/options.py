@@ -27,17 +27,12 @@ JOB = {
 """Options that are arguments of ``jobgen.Job``, with the same names; ``--env`` and the program are others."""
 
 
-def add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
-    """Add the command; return its parser."""
-    command = commands.add_parser(
-        "run",
-        help="run a script, a module or a configuration on a cluster, or continue a run",
-        description=ABOUT,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,  # --gpus would be taken for --gpus-per-node, and is another option of sbatch
-        usage="%(prog)s [OPTION ...] (SCRIPT.py | -m MODULE | CONFIG.toml | RUN_FOLDER) [-- ARGUMENT ...]",
-    )
+def add_run_options(command: argparse.ArgumentParser) -> None:
+    """Add the options of ``jobgen run``, and its help."""
+    command.usage = "%(prog)s [OPTION ...] (SCRIPT.py | -m MODULE | CONFIG.toml | RUN_FOLDER) [-- ARGUMENT ...]"
+    command.description, command.epilog = ABOUT, EPILOG
+    command.formatter_class = argparse.RawDescriptionHelpFormatter
+    command.allow_abbrev = False  # --gpus would be taken for --gpus-per-node, and is another option of sbatch
     what = "a Python script (.py), a configuration of the trainer (.toml), or the folder of a run to continue"
     command.add_argument("program", metavar="SCRIPT", nargs="?", default="", help=what)
     command.add_argument("-m", dest="module", metavar="MODULE", default="", help="a Python module, as python -m takes")
@@ -84,7 +79,6 @@ def add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> ar
     group.add_argument("--yes", action="store_true", help=what)
     what = "any other setting of spec or site; options.NAME=VALUE is an option of the scheduler"
     group.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help=what)
-    return command
 
 
 def hint_for(unknown: str) -> str:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 from typing import List, NamedTuple
 
 from jobgen.base.errors import JobgenError, warn
-from jobgen.jobs.run_files import RunFiles
-from jobgen.jobs.runs import Run
 from jobgen.jobs.submit import Submission, submit_for_job_number
 from jobgen.run.limits import clock
 from jobgen.run.program import Program
@@ -53,7 +50,7 @@ class Plan(NamedTuple):
                 f"{program.path} uses neither DistributedDataParallel nor another way to train on several GPUs: each "
                 f"of the {ranks} ranks trains a copy.",
             )
-        if program.kind == "run" and Run(Path(program.path)).foreign:
+        if program.run and program.run.foreign:
             warn(
                 "starts-over",
                 f"{program.path} has no checkpoint of slipway.Session: the program starts from its beginning, unless "
@@ -85,10 +82,9 @@ class Plan(NamedTuple):
     def _command(self) -> str:
         """Return the program with its arguments; of a run that continues, those that it keeps."""
         words, arguments = str(self.program), shlex.join(self.submission.arguments)
-        if self.program.kind == "run":
-            files = RunFiles(Path(self.program.path))
-            words = files.kept_setting("SLIPWAY_SCRIPT") or INPUT_CONFIG
-            arguments = arguments or files.kept_setting("SLIPWAY_ARGS")
+        if self.program.run:
+            kept = self.program.run.files.kept_setting
+            words, arguments = kept("SLIPWAY_SCRIPT") or INPUT_CONFIG, arguments or kept("SLIPWAY_ARGS")
         return f"{words} {arguments}".strip()
 
     def _at_the_limit(self, scheduler: Scheduler) -> str:

@@ -5,22 +5,15 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import time
 from pathlib import Path
-from typing import Dict, Literal, NamedTuple, Optional
+from typing import TYPE_CHECKING, Dict, Literal, NamedTuple, Optional
 
-from jobgen.base.errors import JobgenError, UsageError, note
-from jobgen.follow.lookup import output_folder, runs_with_suffix
-from jobgen.follow.mine import Jobs
-from jobgen.jobs.run_files import RunFiles
-from jobgen.jobs.runs import Run
+from jobgen.base.errors import JobgenError, UsageError
 from jobgen.resolve.load import MAX_NAME_LENGTH
 from slipway.base.contract import INPUT_CONFIG, JOB_SCRIPT
 
-ENDING = 60.0
-"""Seconds that a job may need to end after its ranks."""
-POLL = 2.0
-"""Seconds between queries to the scheduler."""
+if TYPE_CHECKING:
+    from jobgen.jobs.runs import Run
 
 
 class Program(NamedTuple):
@@ -29,6 +22,8 @@ class Program(NamedTuple):
     kind: Literal["script", "module", "configuration", "run"]
     path: str
     """The file, the folder of the run, or the module's name."""
+    run: Optional[Run] = None
+    """The run to continue, if this is one."""
 
     @property
     def name(self) -> str:
@@ -41,8 +36,8 @@ class Program(NamedTuple):
         """The settings of the job script that select this program; "" unsets one."""
         if self.kind == "configuration":
             return {"SLIPWAY_CONFIG": self.path, "SLIPWAY_SCRIPT": ""}
-        if self.kind == "run":
-            kept, config = RunFiles(Path(self.path)).kept_setting("SLIPWAY_SCRIPT"), Path(self.path, INPUT_CONFIG)
+        if self.run:
+            kept, config = self.run.files.kept_setting("SLIPWAY_SCRIPT"), Path(self.path, INPUT_CONFIG)
             used = {"SLIPWAY_SCRIPT": kept, "SLIPWAY_CONFIG": str(config) if config.is_file() else ""}
             return {"SLIPWAY_RUN_DIR": self.path, **used}
         return {"SLIPWAY_SCRIPT": f"-m {self.path}" if self.kind == "module" else self.path}
@@ -87,6 +82,8 @@ def program_of(path: str = "", *, module: str = "") -> Program:
 
 def _similar_run(name: str) -> str:
     """Return a question that names a run folder of this name or job number; "" if there is none."""
+    from jobgen.follow.lookup import output_folder, runs_with_suffix  # noqa: PLC0415 -- needed only on errors
+
     if not name.isprintable():
         return ""
     candidates = [output_folder() / name, *(run.path for run in runs_with_suffix(name))]
@@ -95,41 +92,6 @@ def _similar_run(name: str) -> str:
 
 
 def _run(path: str) -> Program:
-    script = Path(path, JOB_SCRIPT)
-    if not script.is_file():
-        raise JobgenError(
-            "bad-program", f"{path} is not a run folder that can be continued: it contains no {JOB_SCRIPT}."
-        )
-    if script.stat().st_uid != os.geteuid():
-        raise JobgenError(
-            "foreign-run",
-            f"{path} is the run of another user: only its owner can continue it. Begin a run of your own.",
-        )
-    _wait_for_free(path)
-    return Program("run", os.path.abspath(path))  # noqa: PTH100 -- keeps links
+    from jobgen.run.earlier_run import free_run  # noqa: PLC0415 -- most jobs are new
 
-
-def _wait_for_free(path: str) -> None:
-    """Wait until the job of a run has ended, if its ranks have: after `jobgen cancel` that takes some seconds.
-
-    Raises:
-        JobgenError: if it still trains, or a job is waiting to continue it.
-    """
-    deadline = 0.0
-    while True:
-        run, jobs = Run(Path(path)), Jobs()
-        key = jobs.of(run)
-        if not (key or run.alive):
-            return
-        by = f"job {key.job}" if key else "a process that trains now"
-        is_ending = run.ended and (key is None or jobs[key].phase == "running")
-        now = time.monotonic()
-        if not is_ending or (deadline and now > deadline):
-            raise JobgenError(
-                "folder-in-use",
-                f"{path} is in use by {by}: wait for its end, or end it: `jobgen cancel {shlex.quote(path)}`.",
-            )
-        if not deadline:
-            deadline = now + ENDING
-            note(f"waiting for the end of {by}, whose ranks have ended")
-        time.sleep(POLL)
+    return Program("run", os.path.abspath(path), free_run(path))  # noqa: PTH100 -- keeps links

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional
+from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional
 
 from jobgen.base.errors import JobgenError, UsageError, warn
 from jobgen.base.job import Job
@@ -135,13 +134,14 @@ def check_imports(script: Optional[Path], python: str, *, folder: Optional[Path]
             words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             timeout=LIMIT, check=False,
         )  # fmt: skip
-        answer: Dict[str, Any] = json.loads(done.stdout.splitlines()[-1])  # the environment may print lines at start
-    except (OSError, subprocess.TimeoutExpired, ValueError, IndexError):
+    except (OSError, subprocess.TimeoutExpired):
         return []
-    if "error" in answer:
-        raise JobgenError("bad-script", f"{script}, line {answer['line']}: {answer['error']} (read by {python}).")
-    missing = [name for name in answer["missing"] if name != "torch"]
-    return missing if answer["torch"] else ["torch", *missing]
+    lines = done.stdout.splitlines() or [b""]
+    kind, _, found = lines[-1].decode(errors="replace").partition(" ")  # the environment may print lines at start
+    if kind == "invalid":
+        number, _, why = found.partition(" ")
+        raise JobgenError("bad-script", f"{script}, line {number}: {why} (read by {python}).")
+    return found.split() if kind == "missing" else []
 
 
 def module_file(name: str) -> Optional[Path]:

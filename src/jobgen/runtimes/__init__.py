@@ -57,7 +57,7 @@ class Container:
 
 def container_names() -> List[str]:
     """Return the valid values of a site's ``container`` besides "none"."""
-    return registry.names(__name__)
+    return [*registry.names(__name__)]
 
 
 def container_of(name: str) -> Container:

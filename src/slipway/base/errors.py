@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copyreg
 import errno
-import logging
-from typing import Any, ClassVar, Dict, Iterable, Literal, Type
+from typing import TYPE_CHECKING, Any, ClassVar, Dict, Iterable, Literal, Type
 
 from slipway.base.contract import STALE
 from slipway.base.slugs import EXIT_FAILED, SLUGS
 from slipway.base.third_party_errors import lost_peer, lost_worker, os_error_numbers
+
+if TYPE_CHECKING:
+    import logging
 
 PERMANENT_WRITE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
 """Error numbers of a file system that accepts no writes until the user acts; others (EIO, ESTALE) may pass."""

@@ -9,20 +9,20 @@ from __future__ import annotations
 import re
 from typing import NamedTuple, Optional
 
-LOST_PEER = re.compile(
+LOST_PEER = (
     "(?i)connection closed by peer|connection reset by peer|broken pipe|HorovodInternalError|remote process exited"
 )
 """Gloo, Horovod and NCCL, in a rank whose peer has died."""
-LOST_WORKER = re.compile(
+LOST_WORKER = (
     r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) "
     r"(?:is killed by signal: [^.]+|exited unexpectedly(?: with exit code \d+)?)"
 )
 """torch's DataLoader, in the worker's parent process."""
-OS_ERROR = re.compile(r"\(os error (\d+)\)")
+OS_ERROR = r"\(os error (\d+)\)"
 """safetensors, if it cannot write a file: the system's error number."""
-INVALID_VALUE = re.compile(r"(?P<reason>.*?)(?: - at `\$\.(?P<section>[^.`]*)(?:\.(?P<key>[^`]*))?`)?", re.DOTALL)
+INVALID_VALUE = r"(?s)(?P<reason>.*?)(?: - at `\$\.(?P<section>[^.`]*)(?:\.(?P<key>[^`]*))?`)?"
 """msgspec, for a value that does not match its type."""
-INVALID_CHOICE = re.compile(r"Invalid enum value '?(?P<value>[^']*)'?")
+INVALID_CHOICE = r"Invalid enum value '?(?P<value>[^']*)'?"
 
 
 class InvalidValue(NamedTuple):
@@ -35,20 +35,20 @@ class InvalidValue(NamedTuple):
 
 def lost_peer(error: BaseException) -> bool:
     """Return whether ``error`` means that another rank has died."""
-    return bool(LOST_PEER.search(f"{type(error).__name__} {error}"))
+    return bool(re.search(LOST_PEER, f"{type(error).__name__} {error}"))
 
 
 def lost_worker(error: BaseException) -> str:
     """Return torch's message about a DataLoader worker that ended too early; "" if ``error`` is another error."""
     for said in (error.__cause__, error):  # the first one names the signal
-        if found := LOST_WORKER.search(str(said)):
+        if found := re.search(LOST_WORKER, str(said)):
             return found[0]
     return ""
 
 
 def os_error_numbers(error: BaseException) -> list[int]:
     """Return the system error numbers that only the text of ``error`` contains."""
-    return [int(number) for number in OS_ERROR.findall(str(error))]
+    return [int(number) for number in re.findall(OS_ERROR, str(error))]
 
 
 def too_few_for_batch_norm(error: BaseException) -> bool:
@@ -74,14 +74,14 @@ def is_operator_mismatch(error: BaseException) -> bool:
 
 def invalid_value(error: BaseException) -> InvalidValue:
     """Return the reason, section and key of an error from msgspec."""
-    found = INVALID_VALUE.fullmatch(str(error))
+    found = re.fullmatch(INVALID_VALUE, str(error))
     parts = found.groupdict(default="") if found else {"reason": str(error), "section": "", "key": ""}
     return InvalidValue(**parts)
 
 
 def invalid_choice(reason: str) -> Optional[str]:
     """Return the value that is not among the choices; None if ``reason``, from msgspec, is another one."""
-    found = INVALID_CHOICE.match(reason)
+    found = re.match(INVALID_CHOICE, reason)
     return found["value"] if found else None
 
 

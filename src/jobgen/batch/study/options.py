@@ -7,10 +7,8 @@ import argparse
 from jobgen.batch.options import add_common, count, counts, request_of, words
 
 
-def add_study(commands: argparse._SubParsersAction[argparse.ArgumentParser], job: argparse.ArgumentParser) -> None:
-    """Add ``study`` to ``commands``; ``job`` holds the options of any job."""
-    what = "submit the same training on several allocations; run it again to submit missing and failed points"
-    command = commands.add_parser("study", parents=[job], help=what)
+def add_study_options(command: argparse.ArgumentParser) -> None:
+    """Add the options of a study, besides those of any job."""
     add_common(command, what="study")
     command.add_argument(
         "--ranks", required=True, type=counts, metavar="N,N...", help="numbers of ranks over all nodes"

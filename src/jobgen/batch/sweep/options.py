@@ -9,10 +9,8 @@ from jobgen.batch.options import add_common, count, counts, request_of
 LARGEST_SEED = 2**32 - 1
 
 
-def add_sweep(commands: argparse._SubParsersAction[argparse.ArgumentParser], job: argparse.ArgumentParser) -> None:
-    """Add ``sweep`` to ``commands``; ``job`` holds the options of any job."""
-    what = "submit the same training with several configuration values as an array of jobs; run it again to submit "
-    command = commands.add_parser("sweep", parents=[job], help=what + "missing and failed trials, or the next rung")
+def add_sweep_options(command: argparse.ArgumentParser) -> None:
+    """Add the options of a sweep, besides those of any job."""
     add_common(command, what="sweep")
     what = "draw N random trials instead of the grid; log:LOW:HIGH and uniform:LOW:HIGH are ranges to draw from"
     command.add_argument("--random", type=count, default=0, metavar="N", help=what)

@@ -1,0 +1,55 @@
+"""An earlier run that is to continue: whether it is the user's own, and free."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from pathlib import Path
+
+from jobgen.base.errors import JobgenError, UsageError, note
+from jobgen.follow.mine import Jobs
+from jobgen.jobs.runs import Run
+from slipway.base.contract import JOB_SCRIPT
+
+ENDING = 60.0
+"""Seconds that a job may need to end after its ranks."""
+POLL = 2.0
+"""Seconds between queries to the scheduler."""
+
+
+def free_run(path: str) -> Run:
+    """Return the run in the folder ``path``; if its ranks have ended, wait until its job has ended, too.
+
+    Raises:
+        UsageError: if it is not a run folder.
+        JobgenError: if it belongs to another user, trains now, or a job is in the queue to continue it.
+    """
+    script = Path(path, JOB_SCRIPT)
+    if not script.is_file():
+        raise JobgenError(
+            "bad-program", f"{path} is not a run folder that can be continued: it contains no {JOB_SCRIPT}."
+        )
+    if script.stat().st_uid != os.geteuid():
+        raise JobgenError(
+            "foreign-run",
+            f"{path} is the run of another user: only its owner can continue it. Begin a run of your own.",
+        )
+    deadline = 0.0
+    while True:
+        run, jobs = Run(Path(path)), Jobs()
+        key = jobs.of(run)
+        if not (key or run.alive):
+            return run
+        by = f"job {key.job}" if key else "a process that trains now"
+        is_ending = run.ended and (key is None or jobs[key].phase == "running")
+        now = time.monotonic()
+        if not is_ending or (deadline and now > deadline):
+            raise JobgenError(
+                "folder-in-use",
+                f"{path} is in use by {by}: wait for its end, or end it: `jobgen cancel {shlex.quote(path)}`.",
+            )
+        if not deadline:
+            deadline = now + ENDING
+            note(f"waiting for the end of {by}, whose ranks have ended")
+        time.sleep(POLL)
