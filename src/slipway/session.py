@@ -363,6 +363,8 @@ class Session:
     def metrics(self, **values: float) -> None:
         """Record validation metrics from rank 0; the one named by ``best`` selects the best checkpoint.
 
+        The report shows a ``loss`` recorded here as the validation loss; record the training loss with ``log``.
+
         Args:
             values: numbers, or tensors of one element. Values of other ranks are ignored, and other ranks need not call
                 this method.

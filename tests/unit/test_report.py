@@ -34,6 +34,24 @@ def test_report_of_one_run(tmp_path, capsys):
     assert (out, err) == (f"{tmp_path}/page.html\n", "")
 
 
+def test_start_of_each_attempt_but_the_first_is_marked_in_curves(tmp_path):
+    run = make_run(tmp_path / "run", attempts=6)  # 20 steps are an epoch, and the last record is at step 200
+    for number, step in enumerate((0, 50, 150, 150, 163, 201), start=1):
+        path = run / "logs" / str(number) / "status.json"
+        write(path, json.loads(path.read_text()) | {"start_step": step})
+    figures = report(tmp_path, run).source.split("</figure>")
+    for figure in figures[:4]:  # loss and accuracy over epochs and over time
+        marks = re.findall(r'<title>(.*?)</title><path [^>]*d="M(\S+) ', figure)
+        assert [re.findall(r"\d+", title) for title, _ in marks] == [["2"], ["3", "4"], ["5"]]
+        assert [float(x) for _, x in marks] == pytest.approx(
+            [58 + 490 * share / 200 for share in (50, 150, 163)], abs=0.1
+        )
+
+
+def test_run_of_one_attempt_has_no_marks_of_attempts(tmp_path):
+    assert 'class="start"' not in report(tmp_path, make_run(tmp_path / "run")).source
+
+
 def test_content_security_policy_allows_only_own_style_and_script(tmp_path):
     page = report(tmp_path, make_run(tmp_path / "run"))
     for kind in ("style", "script"):

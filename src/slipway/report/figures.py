@@ -5,6 +5,7 @@ This module formats all numbers in paths. All text passes through the template, 
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -38,6 +39,8 @@ class Curve:
     ys: Sequence[float]
     colour: int = 0
     """Number of the color; numbers from ``COLOURS`` on reuse the colors with dashes."""
+    steps: Sequence[float] = ()
+    """Optimizer step of each point, with which a figure marks ``attempts``."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +61,7 @@ def curves(
     late: bool = False,
     ideal: Curve | None = None,
     scattered: bool = False,
+    attempts: Sequence[PastAttempt] = (),
 ) -> Markup:
     """Return a figure of ``lines`` with common axes; empty if no curve has a point.
 
@@ -69,6 +73,7 @@ def curves(
         late: whether to scale the vertical axis to the curves without their steep first tenth.
         ideal: the ideal curve, drawn dotted.
         scattered: whether the points are unordered: draw dots without a line, on an axis that need not begin at 0.
+        attempts: a vertical line marks where each of these but the first began.
     """
     found = [_points(line.xs, line.ys) for line in lines]
     aims = _points(ideal.xs, ideal.ys)[0] if ideal else []
@@ -80,6 +85,9 @@ def curves(
     values = [value for _, value in drawn]
     after = [value for part, _ in found for _, value in part[len(part) // 10 :]]
     up = fitting(after if late and len(set(after)) > 1 and not ideal else values, zero=zero)
+    starts: dict[str, list[int]] = {}
+    for place, number in _starts(attempts, lines):
+        starts.setdefault(_across(place, across), []).append(number)
     thinned = any(len(part) > MOST_POINTS for part, _ in found)
     shown = [
         _draw(line, _thin(part), lost, across, up, scattered=scattered)
@@ -94,6 +102,7 @@ def curves(
         thinned=thinned,
         outside=any(value < up.low for _, value in drawn),
         shown=shown,
+        starts=starts,
         ideal=(ideal.name, _path([_place(point, across, up) for point in aims])) if ideal and aims else None,
         xticks=[(_across(tick, across), label(tick)) for tick in across.ticks],
         yticks=[(_up(tick, up), label(tick)) for tick in up.ticks],
@@ -109,6 +118,24 @@ def curves(
         top=TOP,
         bottom=HEIGHT - BOTTOM,
     )
+
+
+def _starts(attempts: Sequence[PastAttempt], lines: Sequence[Curve]) -> list[tuple[float, int]]:
+    """Return the x value at which each attempt but the first began, up to the last record, and its number."""
+    began = [(each.first, each.number) for each in attempts if each.number > 1 and each.first is not None]
+    if not began:
+        return []
+    records = [pair for line in lines for pair in zip(line.steps, line.xs, strict=False) if math.isfinite(pair[1])]
+    known = sorted([(0.0, 0.0), *records])
+    return [(_interpolate(known, step), number) for step, number in began if step <= known[-1][0]]
+
+
+def _interpolate(points: Sequence[tuple[float, float]], x: float) -> float:
+    """Return the y value at ``x`` of the line through the sorted ``points``, which begin at or before ``x``."""
+    after = bisect.bisect(points, (x, math.inf))
+    (left, low), (right, high) = points[after - 1], points[min(after, len(points) - 1)]
+    share = (x - left) / (right - left) if right > left else 0.0
+    return (1 - share) * low + share * high
 
 
 def _draw(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from markupsafe import Markup
@@ -113,7 +114,7 @@ def read_run(folder: Folder, *, name: str, anchor: str, images: bool) -> RunSumm
         run=run,
         folder=str(folder.path / folder.below),
         warnings=folder.warnings,
-        figures=_figures(metrics),
+        figures=_figures(metrics, attempts),
         lines=[_row(line) for line in lines],
         confusion=confusion,
         examples=read_examples(folder) if confusion and images else "",
@@ -178,7 +179,7 @@ def _row(line: Series) -> _Row:
     return _Row(f"{line.kind} {line.name}", len(line.value), line.last, low[0], high[0], low[1], high[1])
 
 
-def _figures(metrics: Metrics) -> list[Markup]:
+def _figures(metrics: Metrics, attempts: list[PastAttempt]) -> list[Markup]:
     """Return the figures of a run: loss and accuracy over epochs and time, then all other metrics."""
     names: dict[str, list[Series]] = {}
     for line in metrics.series.values():
@@ -191,40 +192,56 @@ def _figures(metrics: Metrics) -> list[Markup]:
         title = {**UNITS, **RATES}.get(name, name)
         lines = names[name]
         if name not in RATES:
-            drawn.append(against_epoch(lines, title, zero=name == "lr"))
+            drawn.append(against_epoch(lines, title, zero=name == "lr", attempts=attempts))
         if name in RATES or name in {"loss", "accuracy"}:
-            drawn.append(against_time(lines, title, zero=name in RATES))
+            drawn.append(against_time(lines, title, zero=name in RATES, attempts=attempts))
     return [figure for figure in drawn if figure]
 
 
-def against_epoch(lines: list[Series], title: str, labels: list[str] | None = None, *, zero: bool = False) -> Markup:
+def against_epoch(
+    lines: list[Series],
+    title: str,
+    labels: list[str] | None = None,
+    *,
+    zero: bool = False,
+    attempts: Sequence[PastAttempt] = (),
+) -> Markup:
     """Return a figure of ``lines`` over epochs, or over steps if a line has no epochs."""
     epochs = all(any(math.isfinite(epoch) for epoch in line.epoch) for line in lines)
     return curves(
         [
-            Curve(name, line.epoch if epochs else line.step, _scaled(line), colour)
+            Curve(name, line.epoch if epochs else line.step, _scaled(line), colour, line.step)
             for colour, (name, line) in enumerate(zip(labels or [line.kind for line in lines], lines, strict=True))
         ],
         title=title,
         x="epoch" if epochs else "optimizer step",
         zero=zero,
         late=lines[0].name in SHARES,
+        attempts=attempts,
     )
 
 
-def against_time(lines: list[Series], title: str, labels: list[str] | None = None, *, zero: bool = False) -> Markup:
+def against_time(
+    lines: list[Series],
+    title: str,
+    labels: list[str] | None = None,
+    *,
+    zero: bool = False,
+    attempts: Sequence[PastAttempt] = (),
+) -> Markup:
     """Return a figure of ``lines`` over training time."""
     longest = max((seconds for line in lines for seconds in line.elapsed if math.isfinite(seconds)), default=0.0)
     seconds, unit = in_unit(longest)
     return curves(
         [
-            Curve(name, [elapsed / seconds for elapsed in line.elapsed], _scaled(line), colour)
+            Curve(name, [elapsed / seconds for elapsed in line.elapsed], _scaled(line), colour, line.step)
             for colour, (name, line) in enumerate(zip(labels or [line.kind for line in lines], lines, strict=True))
         ],
         title=title,
         x=f"training time ({unit})",
         zero=zero,
         late=lines[0].name in SHARES,
+        attempts=attempts,
     )
 
 

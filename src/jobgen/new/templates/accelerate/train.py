@@ -30,17 +30,17 @@ def train(session, accelerator, model, loader, optimizer):
             optimizer.step()
             optimizer.zero_grad()
         session.log(loss=loss)
-        session.mean("loss", loss, len(labels))
-    return session.mean("loss")
 
 
 @torch.no_grad()
 def validate(session, accelerator, model, loader):
     model.eval()
     for points, labels in session.batches(loader, device=accelerator.device):
-        correct = (model(points).argmax(dim=1) == labels).float().mean()
+        output = model(points)
+        correct = (output.argmax(dim=1) == labels).float().mean()
+        session.mean("loss", nn.functional.cross_entropy(output, labels), len(labels))
         session.mean("accuracy", correct, len(labels))
-    return session.mean("accuracy")
+    return session.mean("loss"), session.mean("accuracy")
 
 
 def main():
@@ -71,11 +71,11 @@ def main():
         # Without this, three ranks or more resume with rounding errors: DDP regroups gradients after its first step.
         session.warm_up(lambda: model(example).sum().backward())
         for epoch in session.epochs(args.epochs):
-            loss = train(session, accelerator, model, loader, optimizer)
-            accuracy = validate(session, accelerator, model, validation_loader)
+            train(session, accelerator, model, loader, optimizer)
+            loss, accuracy = validate(session, accelerator, model, validation_loader)
             scheduler.step()
             session.metrics(loss=loss, accuracy=accuracy)
-            accelerator.print(f"epoch {epoch}: loss {loss:.4f}, accuracy {accuracy:.3f}", flush=True)
+            accelerator.print(f"epoch {epoch}: validation loss {loss:.4f}, accuracy {accuracy:.3f}", flush=True)
     gc.collect()  # without this, gloo ranks of torch 2.13 sometimes abort at exit
     accelerator.end_training()
 

@@ -29,17 +29,17 @@ def train(session, model, loader, optimizer, device):
         loss.backward()
         optimizer.step()
         session.log(loss=loss)
-        session.mean("loss", loss, len(labels))
-    return session.mean("loss")
 
 
 @torch.no_grad()
 def validate(session, model, loader, device):
     model.eval()
     for points, labels in session.batches(loader, device=device):
-        correct = (model(points).argmax(dim=1) == labels).float().mean()
+        output = model(points)
+        correct = (output.argmax(dim=1) == labels).float().mean()
+        session.mean("loss", nn.functional.cross_entropy(output, labels), len(labels))
         session.mean("accuracy", correct, len(labels))
-    return session.mean("accuracy")
+    return session.mean("loss"), session.mean("accuracy")
 
 
 def main():
@@ -70,12 +70,12 @@ def main():
         # Without this, three ranks or more resume with rounding errors: DDP regroups gradients after its first step.
         session.warm_up(lambda: model(example).sum().backward())
         for epoch in session.epochs(args.epochs):
-            loss = train(session, model, loader, optimizer, device)
-            accuracy = validate(session, model, validation_loader, device)
+            train(session, model, loader, optimizer, device)
+            loss, accuracy = validate(session, model, validation_loader, device)
             scheduler.step()
             session.metrics(loss=loss, accuracy=accuracy)
             if session.is_root:
-                print(f"epoch {epoch}: loss {loss:.4f}, accuracy {accuracy:.3f}", flush=True)
+                print(f"epoch {epoch}: validation loss {loss:.4f}, accuracy {accuracy:.3f}", flush=True)
     gc.collect()  # without this, gloo ranks of torch 2.13 sometimes abort at exit
     dist.destroy_process_group()
 

@@ -36,12 +36,14 @@ class Classifier(LightningModule):
 
     def validation_step(self, batch, index):
         points, labels = batch
-        correct = (self.layers(points).argmax(dim=1) == labels).float().mean()
+        output = self.layers(points)
+        correct = (output.argmax(dim=1) == labels).float().mean()
+        self.log("val_loss", nn.functional.cross_entropy(output, labels), sync_dist=True)
         self.log("accuracy", correct, sync_dist=True)
 
     def on_train_epoch_end(self):
-        loss, accuracy = (self.trainer.callback_metrics[name] for name in ("loss", "accuracy"))
-        self.print(f"epoch {self.current_epoch}: loss {loss:.4f}, accuracy {accuracy:.3f}", flush=True)
+        loss, accuracy = (self.trainer.callback_metrics[name] for name in ("val_loss", "accuracy"))
+        self.print(f"epoch {self.current_epoch}: validation loss {loss:.4f}, accuracy {accuracy:.3f}", flush=True)
 
     def configure_optimizers(self):
         optimizer = torch.optim.AdamW(self.parameters(), lr=self.lr)

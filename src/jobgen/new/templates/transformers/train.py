@@ -38,17 +38,17 @@ def train(session, model, loader, optimizer, scheduler, device):
         optimizer.step()
         scheduler.step()
         session.log(loss=loss)
-        session.mean("loss", loss, len(labels))
-    return session.mean("loss")
 
 
 @torch.no_grad()
 def validate(session, model, loader, device):
     model.eval()
     for tokens, labels in session.batches(loader, device=device):
-        correct = (model(input_ids=tokens).logits.argmax(dim=1) == labels).float().mean()
+        output = model(input_ids=tokens, labels=labels)
+        correct = (output.logits.argmax(dim=1) == labels).float().mean()
+        session.mean("loss", output.loss, len(labels))
         session.mean("accuracy", correct, len(labels))
-    return session.mean("accuracy")
+    return session.mean("loss"), session.mean("accuracy")
 
 
 def main():
@@ -80,11 +80,11 @@ def main():
         # Without this, three ranks or more resume with rounding errors: DDP regroups gradients after its first step.
         session.warm_up(lambda: model(input_ids=example).logits.sum().backward())
         for epoch in session.epochs(args.epochs):
-            loss = train(session, model, loader, optimizer, scheduler, device)
-            accuracy = validate(session, model, validation_loader, device)
+            train(session, model, loader, optimizer, scheduler, device)
+            loss, accuracy = validate(session, model, validation_loader, device)
             session.metrics(loss=loss, accuracy=accuracy)
             if session.is_root:
-                print(f"epoch {epoch}: loss {loss:.4f}, accuracy {accuracy:.3f}", flush=True)
+                print(f"epoch {epoch}: validation loss {loss:.4f}, accuracy {accuracy:.3f}", flush=True)
     gc.collect()  # without this, gloo ranks of torch 2.13 sometimes abort at exit
     dist.destroy_process_group()
 
