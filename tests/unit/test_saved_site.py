@@ -123,7 +123,7 @@ class TestAtTerminal:
     def test_answers_are_saved_with_source(self, node, tmp_path):
         path = node("accounts-modules")
         with (tmp_path / "out").open("w") as out, terminal(*SAVE, stdout=out) as shown:
-            asked = shown.answer("options.account [plgtraining-gpu]", "1\n")
+            asked = shown.answer("account [plgtraining-gpu]", "1\n")
             assert re.findall(r"(?m)^ +(\d+)  (\S+)\r$", asked) == [("1", "plgtraining-cpu"), ("2", "plgtraining-gpu")]
             shown.answer("interface (such as ib0) [leave it out]", "ib1\n")
             shown.answer(str(path), "\n")
@@ -142,7 +142,7 @@ class TestAtTerminal:
     def test_enter_takes_detected_value_or_leaves_field_out(self, node):
         path = node("accounts-modules")
         with terminal(*SAVE, "--name", "mine") as shown:
-            shown.answer("options.account", "\n")
+            shown.answer("account", "\n")
             shown.answer("interface", "\n")
             shown.answer(str(path), "y\n")
             assert shown.end()[0] == 0
@@ -164,7 +164,7 @@ class TestAtTerminal:
     def test_values_are_those_of_answered_partition(self, node, answer, partition, values):
         path = node("typed-gres")
         with terminal(*SAVE) as shown:
-            shown.answer("options.partition [a100]", f"{answer}\n")
+            shown.answer("partition [a100]", f"{answer}\n")
             shown.answer("interface", "\n")
             shown.answer(str(path), "\n")
             assert shown.end()[0] == 0
@@ -177,12 +177,12 @@ class TestAtTerminal:
     def test_invalid_answers_are_asked_again(self, node):
         path = node("typed-gres", ("select/cons_tres", "select/other"), ("dsai|smith1||normal,qos_gpu|normal\n", ""))
         with terminal(*SAVE) as shown:
-            shown.answer("options.partition", "9\n")
-            shown.answer("options.partition", "a\x01b\n")
-            shown.answer("options.partition", "1\n")
-            shown.answer("gpu_request [gres]", "gpus\n")
-            assert "'gpus-per-node'" in shown.answer("gpu_request [gres]", "\n")
-            shown.answer("options.account (such as ACCOUNT)", "  007 \n")
+            shown.answer("partition", "9\n")
+            shown.answer("partition", "a\x01b\n")
+            shown.answer("partition", "1\n")
+            shown.answer("gpu request [gres]", "gpus\n")
+            assert "'gpus-per-node'" in shown.answer("gpu request [gres]", "\n")
+            shown.answer("account (such as ACCOUNT)", "  007 \n")
             shown.answer("interface", "\n")
             shown.answer(str(path), "what\n")
             shown.answer(str(path), "YES\n")
@@ -204,7 +204,7 @@ class TestAtTerminal:
     def test_end_of_input_at_question_saves_nothing(self, node):
         path = node("accounts-modules")
         with terminal(*SAVE) as shown:
-            shown.answer("options.account", "\x04")
+            shown.answer("account", "\x04")
             code, rest = shown.end()
         assert (code, slugs(rest)) == (78, ["site-not-saved"])
         assert not path.exists()
@@ -212,11 +212,11 @@ class TestAtTerminal:
     def test_numbers_and_lists_are_parsed_by_type_of_example(self, node):
         path = node("openpbs")
         with terminal(*SAVE) as shown:
-            shown.answer("options.A ", "12\n")
+            shown.answer("A ", "12\n")
             shown.answer("directives ", "-l filesystems=home\n")
-            shown.answer("local_disk ", "\n")
+            shown.answer("local disk ", "\n")
             shown.answer("output ", "$HOME/runs\n")
-            shown.answer("remote_shell ", "\n")
+            shown.answer("remote shell ", "\n")
             shown.answer(str(path), "\n")
             assert shown.end()[0] == 0
         site = load(str(path), [], Site)

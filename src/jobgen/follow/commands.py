@@ -216,12 +216,13 @@ def target_of(name: str) -> Tuple[Target, Optional[List[Seen]]]:
 
     Without ``name``: what the user submitted last of that which waits or runs, or else the run that changed last.
     """
-    if not name and (active := newest_active()):
+    active = None if name else newest_active()
+    if active and active.group:
         return _of_submission(active), None
     if name and (Study.is_in(Path(name)) or Sweep.is_in(Path(name))):
         raise JobgenError("several-runs", f"{name} contains many runs: give one of its run folders, or a job number.")
     if not name or Path(name).is_dir():
-        run = Run(Path(name)) if name else newest_run()
+        run = Run(Path(name)) if name else active.runs[0] if active else newest_run()
         last = run.job
         job, runs = last.job if last else None, [run]
         if job and job.task and not name:  # all tasks of the newest array

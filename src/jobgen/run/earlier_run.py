@@ -7,7 +7,7 @@ import shlex
 import time
 from pathlib import Path
 
-from jobgen.base.errors import JobgenError, UsageError, note
+from jobgen.base.errors import JobgenError, note
 from jobgen.follow.mine import Jobs
 from jobgen.jobs.runs import Run
 from slipway.base.contract import JOB_SCRIPT

@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from jobgen.base.errors import JobgenError
 from jobgen.base.queue import Seen
-from jobgen.follow.commands import ASK, Target, cancel, has_ended, looked_up
+from jobgen.follow.commands import ASK, POLL, Target, cancel, has_ended, looked_up
 from jobgen.jobs.run_files import parsed
 from jobgen.jobs.runs import Run
 from slipway.base.contract import METRICS
@@ -89,10 +89,11 @@ class SubmittedRun:
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._is_over():
-            rest = ASK if deadline is None else deadline - time.monotonic()
+            pause = POLL if self._process else ASK
+            rest = pause if deadline is None else deadline - time.monotonic()
             if rest <= 0:
                 raise TimeoutError(f"{self.name} has not ended after {timeout} s")
-            time.sleep(min(ASK, rest))
+            time.sleep(min(pause, rest))
         return self.state
 
     def cancel(self) -> None:
