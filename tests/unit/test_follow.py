@@ -860,7 +860,9 @@ class TestWait:
         running = f"echo '{pbs_job(here, 'R')}'"
         self.answers(here, "qstat", running, running, f"{deliver}; echo '{pbs_job(here, 'F')}'")
         assert main(["logs", "--follow", "12"]) == 0
-        assert capfd.readouterr().out == "step 1\nstep 2\nused 1 node\n"
+        out, err = capfd.readouterr()
+        assert out == "step 1\nstep 2\nused 1 node\n"
+        assert "ddp.o12" in err
 
     @pytest.mark.parametrize("name", ["12", "runs/ddp-12"])
     @pytest.mark.usefixtures("chain")
@@ -1032,7 +1034,7 @@ class TestList:
             ("ddp", "running", "50", "40_2", "runs/ddp-40_2"),
             ("ddp", "pending", "-", "40", "-"),
             ("ddp", "pending", "50", "12", "runs/ddp-12"),
-            ("ddp", "pending", "0", "52", "runs/ddp-5"),
+            ("ddp", "pending", "-", "52", "runs/ddp-5"),
         ])  # fmt: skip
         assert (here / "asked").read_text().count("\n") == 1
 

@@ -60,13 +60,22 @@ def _joined(words: List[str]) -> List[str]:
 _SETTINGS = (
     "override a key of the spec or site; options.NAME=VALUE sets a scheduler option, options.NAME=false drops it"
 )
-_NEWEST = "(default: the newest run in SLIPWAY_OUTPUT, or runs/)"
+_ABOUT = """Run training programs on a cluster: write job scripts from a spec (what to run) and a site (where), submit
+them, and follow the jobs."""
+_EPILOG = """from a script to its curves:
+  jobgen new mine                         # a script that can be stopped and continued, to start from
+  jobgen run my_train.py --nodes 2 --gpus-per-node 4 -- --lr 0.1
+  jobgen status                           # see also list, and logs --follow
+  jobgen cancel                           # save and stop
+  jobgen run runs/my_train-4711           # continue
+  trainer report runs/my_train-4711       # curves, as report.html"""
+_NEWEST = "(default: what was submitted last; if nothing waits or runs, the newest run in SLIPWAY_OUTPUT, or runs/)"
 
 
 def parser(words: Optional[List[str]] = None) -> argparse.ArgumentParser:
     """Return the command-line parser, with the options of the commands in ``words`` only, for speed; None: of all."""
-    about = "Render job scripts from a spec (what to run) and a site (where), submit them, and follow the jobs."
-    top: argparse.ArgumentParser = Parser(prog="jobgen", description=about)
+    form = argparse.RawDescriptionHelpFormatter
+    top: argparse.ArgumentParser = Parser(prog="jobgen", description=_ABOUT, epilog=_EPILOG, formatter_class=form)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     for name, (what, add_options) in _COMMANDS.items():
         command = commands.add_parser(name, help=what)

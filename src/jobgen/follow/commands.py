@@ -127,20 +127,18 @@ def logs(name: str, *, follow: bool) -> int:
     while True:
         over = not follow or has_ended(target, seen)  # check before reading, so that no output is missed
         path = _log(target, seen)
+        if (why := _waiting_message(seen) or _late_log(path, target, seen)) != said:
+            said = why
+            if why:
+                note(why)
         if path and path.is_file():
             printer.print_new(path, _streams(target))
         elif over:
-            waits = _waiting_message(seen)
-            why = f"{waits}: it has no log yet" if waits else f"cannot find a log of {target} on this machine"
-            raise JobgenError("no-log", f"{why}.")
+            raise JobgenError("no-log", f"cannot find a log of {target} on this machine.")
         if over:
             if not follow or target.continued().job == target.job:
                 return 0
             name, asked = str(target.runs[0].path), 0.0
-        if (why := _waiting_message(seen)) != said:
-            said = why
-            if why:
-                note(why)
         time.sleep(POLL)
         if time.monotonic() - asked > ASK:
             (target, seen), asked = looked_up(name), time.monotonic()
@@ -298,6 +296,16 @@ def has_ended(target: Target, seen: List[Seen]) -> bool:
 def _waiting_message(seen: List[Seen]) -> str:
     waiting = [f"job {job.job_id} is {job.state} {job.about}".rstrip() for job in seen if job.phase == "waiting"]
     return waiting[0] if waiting else ""
+
+
+def _late_log(path: Optional[Path], target: Target, seen: List[Seen]) -> str:
+    """Return a message if ``path`` replaces the log of a running job: PBS delivers it at the job's end."""
+    logs = [job.log for job in seen if job.log and job.phase == "running"]
+    return (
+        f"{logs[0]} appears at the end of the job; until then, this is {path}"
+        if path in _streams(target) and logs
+        else ""
+    )
 
 
 def _log(target: Target, seen: List[Seen]) -> Optional[Path]:

@@ -147,7 +147,7 @@ def _of_group(group: Group) -> Dict[str, Any]:
 
 
 def _row(facts: Dict[str, Any], age: str) -> List[str]:
-    step = str(facts["step"]) if facts["attempt"] else "-"
+    step = str(facts["step"] or "-")
     return [facts["name"], facts["state"], step, facts["job"] or "-", age, facts["path"] or "-"]
 
 

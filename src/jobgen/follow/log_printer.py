@@ -35,7 +35,7 @@ class LogPrinter:
             self._position = file.tell()
 
     def _after_stream(self, log: Path) -> int:
-        """Return the position in ``log`` after the printed output of the ranks, which it contains; 0 if it is not found.
+        """Return the position in ``log`` after the printed output of the ranks; 0 if that is not found in it.
 
         PBS delivers a job's log at the job's end.
         """
