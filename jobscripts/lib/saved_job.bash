@@ -135,7 +135,8 @@ settings_to_save() {
     for name in "${SETTINGS[@]}"; do
         case $name in
             SLIPWAY_RUN_DIR | SLIPWAY_LIB | SLIPWAY_OUTPUT | SLIPWAY_TRUSTED_FOLDER) continue ;;
-            SLIPWAY_IMAGE | SLIPWAY_VENV | SLIPWAY_CONFIG) echo "$name" && continue ;;
+            SLIPWAY_IMAGE | SLIPWAY_VENV) echo "$name" && continue ;;
+            SLIPWAY_CONFIG) [ -n "${SLIPWAY_SCRIPT:-}" ] || { echo "$name" && continue; } ;;
         esac
         if is_exported "$name" || [[ " ${kept_settings[*]-} " == *" $name "* ]]; then
             echo "$name"

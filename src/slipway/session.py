@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from slipway.base.errors import SessionError
-from slipway.capture.data_parallel import needs_warm_up, undo_pass
+from slipway.capture.data_parallel import undo_pass
 from slipway.capture.weights import load_best, named_weights
 from slipway.checkpoint.header import Metric
 from slipway.checks.unsaved_optimizers import require_saved_parameters
@@ -225,11 +225,8 @@ class Session:
                 policy=self._policy,
             )
             stack.enter_context(self._run.mark_errors())
-            self._loops = stack.enter_context(open_loops(self._script, self._run, self._objects))
             ranks = opened.comm.world.size
-            self._loops.without_warm_up = [
-                name for name, model in self._objects["model"].items() if needs_warm_up(model, ranks)
-            ]
+            self._loops = stack.enter_context(open_loops(self._script, self._run, self._objects, ranks=ranks))
             Session._is_open = True
             stack.callback(setattr, Session, "_is_open", False)
             announce(self._objects, start=self._run.start, world=opened.comm.world, folder=self.folder)
@@ -428,4 +425,4 @@ class Session:
         self._generators.seed(Purpose.EPOCH, self.epoch)
         with undo_pass(modules):
             step()
-        self._loops.without_warm_up = []
+        self._loops.without_warm_up.clear()

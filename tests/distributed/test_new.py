@@ -42,6 +42,7 @@ def test_created_script_continues_exactly_after_a_signal(framework, ranks, tmp_p
     create(str(tmp_path / framework), framework)
     script, whole, stopped = tmp_path / framework / "train.py", tmp_path / "whole", tmp_path / "stopped"
     said = finish(script, ranks, whole)
+    assert "warm_up" not in said
     assert slugs(said) == []
     assert float(said.rpartition("accuracy ")[2].split()[0]) > 0.9
     with attempt(script, ranks, stopped) as launch:
@@ -56,3 +57,13 @@ def test_created_script_continues_exactly_after_a_signal(framework, ranks, tmp_p
     assert step % (last // EPOCHS) > 0
     assert slugs(finish(script, ranks, stopped)) == WARNED.get(framework, [])
     assert content(stopped) == content(whole)
+
+
+@pytest.mark.prove
+def test_missing_warm_up_is_reported(tmp_path):
+    """Three ranks or more then resume with rounding errors."""
+    create(str(tmp_path / "mine"), "ddp")
+    script = tmp_path / "mine" / "train.py"
+    lines = [line for line in script.read_text().splitlines() if "session.warm_up" not in line]
+    script.write_text("\n".join(lines))
+    assert "warm_up" in finish(script, 3, tmp_path / "run")

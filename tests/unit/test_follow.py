@@ -667,6 +667,7 @@ class TestSlurmArray:
         said_first = f"a prologue\nddp.job: attempt 1 in {here}/scratch/ddp-12, library 0.1.0 (sha256 0123456789ab)\n"
         (here / "my log.out").write_text(said_first)
         assert f"run {here}/scratch/{run.name}: attempt 1 running" in said(capsys, "status", "12").out
+        program(here, "squeue", "exit 0")
         refused(capsys, "no-such-run", " runs", "SLIPWAY_OUTPUT", words=["status"])
         (here / "my log.out").unlink()
         os.mkfifo(here / "my log.out")
@@ -814,6 +815,27 @@ class TestWait:
         with pytest.raises(TimeoutError):
             SubmittedRun("12").wait(timeout=0.1)
 
+    def test_state_is_of_the_answer_that_ended_the_wait(self, here):
+        job = SLURM_JOB.format(state="COMPLETED", reason="None", restarts=0, here=here)
+        make_run(here, "ddp-12", state="done", job="slurm 12")
+        self.answers(here, "scontrol", f"echo '{job}'", f"echo '{AWAY}' >&2; exit 1")
+        assert SubmittedRun("12").wait(timeout=30) == "done"
+
+    def test_next_job_that_is_submitted_during_the_query_is_waited_for(self, here):
+        run = make_run(here, "ddp-12", state="out-of-time", job="pbs 12")
+        stamp = time.time() - 60
+        os.utime(run / "logs" / "1" / "job", (stamp, stamp))
+        waiting = pbs_job(here, "Q", job="13.server")
+        last = f"echo '1 13' >{run}/requeues; echo '{pbs_job(here, 'F')}'"
+        program(here, "qstat", f"case \"$*\" in *12) {last} ;; *) echo '{waiting}' ;; esac")
+        with pytest.raises(TimeoutError):
+            SubmittedRun("12").wait(timeout=1)
+
+    def test_node_that_fails_leaves_a_crashed_run(self, here):
+        slurm_answers(here, state="NODE_FAIL")
+        make_run(here, "ddp-12", job="slurm 12")
+        assert SubmittedRun("12").state == "crashed"
+
     @pytest.mark.parametrize(("launched", "state"), [(False, "failed"), (True, "crashed")])
     def test_job_without_a_recorded_end(self, here, launched, state):
         slurm_answers(here, state="FAILED")
@@ -838,10 +860,11 @@ class TestWait:
             "qstat",
             f"""case "$*" in
             *12) echo '{pbs_job(here, "F", index=".1")}' ;;
-            *13) if [ -e {verdict} ]; then echo "$(<{here}/over)"; else echo "$(<{here}/queued)"; fi
+            *13) if [ ! -e {here}/asked ]; then echo >{here}/asked; echo "$(<{here}/queued)"; exit; fi
                  /bin/mkdir -p {run}/logs/2 && echo pbs 13 >{run}/logs/2/job
                  echo two >{here}/ddp.o12.2
-                 echo done 60 >{verdict} ;;
+                 echo done 60 >{verdict}
+                 echo "$(<{here}/over)" ;;
             *) {NOT_KNOWN} ;;
             esac""",
         )
@@ -853,16 +876,35 @@ class TestWait:
         assert run.wait(timeout=30) == "done"
         assert run.folder == chain
 
-    def test_log_that_pbs_delivers_at_the_end_repeats_nothing(self, here, capfd):
+    def test_log_that_pbs_delivers_at_the_end_repeats_no_line(self, here, capfd):
+        """The ranks' standard error is followed; the log also has their standard output, between its lines."""
         run = make_run(here, "ddp-12", job="pbs 12")
-        (run / "logs/1/stdout.log").write_text("step 1\nstep 2\n")
-        deliver = f"printf 'head\\nstep 1\\nstep 2\\nused 1 node\\n' >{here}/ddp.o12"
+        (run / "logs/1/stderr.log").write_text("step 1\nstep 2\nwarning\nwarning\n")
+        lines = ["head", "step 1", "epoch 0", "step 2", "warning", "warning", "warning", "used 1 node"]
+        (here / "delivered").write_text("".join(f"{line}\n" for line in lines))
         running = f"echo '{pbs_job(here, 'R')}'"
-        self.answers(here, "qstat", running, running, f"{deliver}; echo '{pbs_job(here, 'F')}'")
+        self.answers(here, "qstat", running, running, f"/bin/cp delivered ddp.o12; echo '{pbs_job(here, 'F')}'")
         assert main(["logs", "--follow", "12"]) == 0
         out, err = capfd.readouterr()
-        assert out == "step 1\nstep 2\nused 1 node\n"
+        assert out.split("\n")[:4] == ["step 1", "step 2", "warning", "warning"]
+        assert out.split("\n")[4:] == ["head", "epoch 0", "warning", "used 1 node", ""]
         assert "ddp.o12" in err
+
+    def test_follower_goes_on_while_the_scheduler_is_silent(self, here, capfd):
+        make_run(here, "ddp-12", job="slurm 12")
+        job = SLURM_JOB.format(state="RUNNING", reason="None", restarts=0, here=here)
+        ended = f"echo end >>'{here}/my log.out'; echo '{job.replace('RUNNING', 'COMPLETED')}'"
+        (here / "my log.out").write_text("begin\n")
+        self.answers(here, "scontrol", f"echo '{job}'", f"echo '{AWAY}' >&2; exit 1", f"echo '{job}'", ended)
+        assert main(["logs", "--follow", "12"]) == 0
+        assert capfd.readouterr().out == "begin\nend\n"
+
+    def test_log_of_a_job_that_pbs_has_forgotten_is_printed(self, here, capfd):
+        make_run(here, "ddp-12", job="pbs 12")
+        running = f"echo '{pbs_job(here, 'R')}'"
+        self.answers(here, "qstat", running, running, f"echo all >{here}/ddp.o12; {NOT_KNOWN}", NOT_KNOWN)
+        assert main(["logs", "--follow", "12"]) == 0
+        assert capfd.readouterr().out == "a warning\nall\n"
 
     @pytest.mark.parametrize("name", ["12", "runs/ddp-12"])
     @pytest.mark.usefixtures("chain")

@@ -231,6 +231,12 @@ class TestRequest:
         assert (folder / "number").read_text() == "100"
         assert "sbatch" in err
 
+    def test_dry_run_shows_no_script_at_a_terminal(self, capsys, monkeypatch):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        out, err = run(capsys, "my_train.py", "--site", "mine.toml", "--dry-run")
+        assert out == ""
+        assert "jobgen: SLIPWAY_" in err
+
     def test_dry_run_returns_the_first_error(self, capsys):
         Path("slipway.sif").unlink()
         out, _ = run(capsys, "my_train.py", "--site", "mine.toml", "--dry-run", "--image", "slipway.sif", code=78)
@@ -282,6 +288,32 @@ class TestRequest:
             return path
 
         return begin
+
+    def test_continued_run_shows_the_arguments_that_it_keeps(self, begun):
+        path = begun()
+        kept = """[ $# -gt 0 ] || [ -n "${SLIPWAY_ARGS:-}" ] || set -- '--lr' '0.1' 'two words'\n"""
+        with (path / "job.sh").open("a") as file:
+            file.write(kept)
+        shown = [line.split(maxsplit=1)[1] for line in Job(path).plan().lines() if line.startswith("program")]
+        assert shown == ["my_train.py --lr 0.1 'two words'"]
+        shown = [line.split(maxsplit=1)[1] for line in Job(path, "--x").plan().lines() if line.startswith("program")]
+        assert shown == ["my_train.py --x"]
+
+    def test_job_that_is_ending_is_waited_for(self, folder, begun, capsys, monkeypatch):
+        """After `jobgen cancel`: the ranks have saved, and Slurm completes the job."""
+        monkeypatch.setattr("jobgen.run.earlier_run.POLL", 0.01)
+        path = begun()
+        (path / "logs" / "1").mkdir(parents=True)
+        (path / "logs" / "1" / "job").write_text("slurm 101\n")
+        (path / "verdict.1").write_text("stopped 40 signal\n")
+        row = "101|COMPLETING|None|node1|0:09|1:00:00|2026-11-24T08:02:00|/x|my_train|x.job"
+        answers = folder / "answers"
+        answers.write_text("0")
+        squeue = folder / "bin" / "squeue"
+        squeue.write_text(f'#!/bin/bash\nn=$(<{answers}); echo $((n + 1)) >{answers}; [ $n -gt 2 ] || echo "{row}"\n')
+        squeue.chmod(0o755)
+        run(capsys, str(path))
+        assert int(answers.read_text()) > 3
 
     def test_continued_run_gets_the_ranks_of_its_new_gpus(self, folder, begun, capsys):
         """Its job.sh has the old number as a default."""
@@ -401,6 +433,8 @@ MISUSES = [
     ("my_train.py --follow --array 0-3", "flag-conflict", 2),
     ("my_train.py --nodes 2 --set nodes=1", "flag-conflict", 2),
     ("my_train.py --partition gpu --set options.partition=cpu", "flag-conflict", 2),
+    ("my_train.py --backend ddp --set backend=horovod", "flag-conflict", 2),
+    ("my_train.py --venv .venv --set venv=other", "flag-conflict", 2),
     ("my_train.py --backend single --gpus-per-node 2 --cpus-per-task 3", "bad-flag-value", 2),
     ("my_train.py --gpus-per-node 3 --set devices_per_rank=2", "bad-flag-value", 2),
     ("my_train.py --mem lots", "bad-value", 78),

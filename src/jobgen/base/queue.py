@@ -85,6 +85,8 @@ class Queue(Protocol):
     """Program whose presence identifies a login node of such a cluster."""
     servers: bool
     """Whether job numbers can contain a server."""
+    delivers_log: bool
+    """Whether a job's log appears only at the job's end."""
 
     def look(self, job: JobId) -> List[Seen]:
         """Return the records of the job or of each task of an array; [] if the scheduler has none (any more).

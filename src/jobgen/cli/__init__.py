@@ -63,13 +63,13 @@ _SETTINGS = (
 _ABOUT = """Run training programs on a cluster: write job scripts from a spec (what to run) and a site (where), submit
 them, and follow the jobs."""
 _EPILOG = """from a script to its curves:
-  jobgen new mine                         # a script that can be stopped and continued, to start from
+  jobgen new mine                         # mine/train.py, which can be stopped and continued, to start from
   jobgen run my_train.py --nodes 2 --gpus-per-node 4 -- --lr 0.1
   jobgen status                           # see also list, and logs --follow
   jobgen cancel                           # save and stop
   jobgen run runs/my_train-4711           # continue
   trainer report runs/my_train-4711       # curves, as report.html"""
-_NEWEST = "(default: what was submitted last; if nothing waits or runs, the newest run in SLIPWAY_OUTPUT, or runs/)"
+_NEWEST = "(default: your newest job that waits or runs; else the newest run in SLIPWAY_OUTPUT, or runs/)"
 
 
 def parser(words: Optional[List[str]] = None) -> argparse.ArgumentParser:
@@ -115,7 +115,8 @@ def _add_submit(command: argparse.ArgumentParser) -> None:
     command.usage = "%(prog)s [-h] [--site SITE] [--set KEY=VALUE] [--dry-run | --test-only] SPEC [-- ARGUMENT ...]"
     _add_job(command)
     how = command.add_mutually_exclusive_group()
-    how.add_argument("--dry-run", action="store_true", help="print the script, the command and errors; submit nothing")
+    what = "print settings, command and errors, and to a file or pipe the script; submit nothing"
+    how.add_argument("--dry-run", action="store_true", help=what)
     how.add_argument("--test-only", action="store_true", help="only request the expected start time from the scheduler")
     command.set_defaults(command=_submit)
 

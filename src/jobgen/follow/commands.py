@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 import subprocess
@@ -20,7 +21,7 @@ from jobgen.batch.sweep import results as sweeps
 from jobgen.batch.sweep.record import Sweep
 from jobgen.follow.log_printer import LogPrinter
 from jobgen.follow.lookup import newest_run, output_folder, run_set_in, runs_in_logs, runs_of, runs_with_suffix
-from jobgen.follow.newest import Submission, newest_active, newest_submission
+from jobgen.follow.newest import Submission, newest_job, newest_submission
 from jobgen.follow.tasks import lines_of_jobs, lines_of_runs
 from jobgen.jobs.runs import Run
 from jobgen.schedulers import queue_of, queues_here
@@ -50,6 +51,10 @@ class Target(NamedTuple):
             JobgenError: if the scheduler does not answer.
         """
         return self.queue.look(self.job) if self.queue and self.job else []
+
+    def read_anew(self) -> Target:
+        """Return the target with runs whose files are read again."""
+        return self._replace(runs=[Run(run.path) for run in self.runs])
 
     def continued(self) -> Target:
         """Return the target with the job that continues its run (PBS: the next of a chain), or unchanged."""
@@ -110,8 +115,10 @@ def _show(target: Target, seen: Optional[List[Seen]]) -> None:
                 say(f"job {target.job}: {target.scheduler} {here}")
     for line in [*lines_of_jobs(seen), *lines_of_runs(target.runs, target.job)]:
         say(line)
-    if len(target.runs) <= 1 and (log := _log(target, seen)):
-        say(f"log {log}")
+    log = _log(seen)
+    shown = next((path for path in [*log, *_streams(target)] if path.exists()), log[0] if log else None)
+    if shown and len(target.runs) <= 1:
+        say(f"log {shown}")
 
 
 def logs(name: str, *, follow: bool) -> int:
@@ -123,27 +130,41 @@ def logs(name: str, *, follow: bool) -> int:
     target, seen = looked_up(name)
     target.require_single_run()
     name = name or str(target.job or target.runs[0].path)
-    printer, asked, said = LogPrinter(), time.monotonic(), ""
+    printer, asked, said, log = LogPrinter(), time.monotonic(), "", _log(seen)
     while True:
         over = not follow or has_ended(target, seen)  # check before reading, so that no output is missed
-        path = _log(target, seen)
-        if (why := _waiting_message(seen) or _late_log(path, target, seen)) != said:
+        log = _log(seen) or log
+        path = next((each for each in [*log, *_streams(target)] if each.is_file()), None)
+        if (why := _waiting_message(seen) or _late_log(log, path, target)) != said:
             said = why
             if why:
                 note(why)
-        if path and path.is_file():
-            printer.print_new(path, _streams(target))
+        if path:
+            printer.print_new(path, is_stream=path not in log)
         elif over:
             raise JobgenError("no-log", f"cannot find a log of {target} on this machine.")
         if over:
             if not follow or target.continued().job == target.job:
                 return 0
-            name, asked = str(target.runs[0].path), 0.0
+            name, asked, log = str(target.runs[0].path), -math.inf, []
         time.sleep(POLL)
         if time.monotonic() - asked > ASK:
-            (target, seen), asked = looked_up(name), time.monotonic()
+            (target, seen), asked = _looked_up_again(name, target, seen), time.monotonic()
         else:
-            target = target._replace(runs=[Run(run.path) for run in target.runs])
+            target = target.read_anew()
+
+
+def _looked_up_again(name: str, target: Target, seen: List[Seen]) -> Tuple[Target, List[Seen]]:
+    """Return ``looked_up(name)``; unchanged if the scheduler does not answer now, without records if it has none."""
+    try:
+        target, seen = looked_up(name)
+    except JobgenError as error:
+        if error.slug == "no-such-job":
+            return target, []
+        if error.slug != "scheduler-silent":
+            raise
+    target.require_single_run()
+    return target, seen
 
 
 def cancel(name: str) -> int:
@@ -193,34 +214,34 @@ def _newest() -> Target:
 
 def _of_submission(submission: Submission) -> Target:
     if submission.group:
-        queue = submission.group.queue
-        return Target(submission.group.key.job, submission.runs, queue.name, queue)
+        job, queue = submission.group.key.job, submission.group.queue
+        return Target(job, runs_of(job, output_folder()) or submission.runs, queue.name, queue)
     last = submission.runs[0].job
     return _of(last.job if last else None, submission.runs, submission.scheduler)
 
 
 def looked_up(name: str) -> Tuple[Target, List[Seen]]:
-    """Return the target of ``name`` and the scheduler's records of it.
+    """Return the target of ``name`` and the scheduler's records of it; its files are read after the query.
 
     Raises:
         JobgenError: if there is none, or the scheduler does not answer.
     """
     target, seen = target_of(name)
-    return target, target.look() if seen is None else seen
+    seen = target.look() if seen is None else seen
+    return target.read_anew() if target.queue else target, seen
 
 
 def target_of(name: str) -> Tuple[Target, Optional[List[Seen]]]:
     """Return the target of ``name``, and the scheduler's answer if finding the target required a query, else None.
 
-    Without ``name``: what the user submitted last of that which waits or runs, or else the run that changed last.
+    Without ``name``: the job that the user submitted last, if it waits or runs, or else the run that changed last.
     """
-    active = None if name else newest_active()
-    if active and active.group:
-        return _of_submission(active), None
+    if not name and (newest := newest_job()):
+        return _of_submission(newest), None
     if name and (Study.is_in(Path(name)) or Sweep.is_in(Path(name))):
         raise JobgenError("several-runs", f"{name} contains many runs: give one of its run folders, or a job number.")
     if not name or Path(name).is_dir():
-        run = Run(Path(name)) if name else active.runs[0] if active else newest_run()
+        run = Run(Path(name)) if name else newest_run()
         last = run.job
         job, runs = last.job if last else None, [run]
         if job and job.task and not name:  # all tasks of the newest array
@@ -298,21 +319,17 @@ def _waiting_message(seen: List[Seen]) -> str:
     return waiting[0] if waiting else ""
 
 
-def _late_log(path: Optional[Path], target: Target, seen: List[Seen]) -> str:
-    """Return a message if ``path`` replaces the log of a running job: PBS delivers it at the job's end."""
-    logs = [job.log for job in seen if job.log and job.phase == "running"]
-    return (
-        f"{logs[0]} appears at the end of the job; until then, this is {path}"
-        if path in _streams(target) and logs
-        else ""
-    )
+def _late_log(log: List[Path], path: Optional[Path], target: Target) -> str:
+    """Return a message if ``path`` is the ranks' output, until the scheduler delivers the ``log`` of a running job."""
+    is_late = path and path not in log and target.queue and target.queue.delivers_log
+    return f"{log[0]} appears at the end of the job; until then, this is {path}" if log and is_late else ""
 
 
-def _log(target: Target, seen: List[Seen]) -> Optional[Path]:
-    """Return the path of the job's log, or else of its ranks' standard output, or else of their standard error."""
-    logs = [Path(job.log) for job in seen if job.log]
-    return next((path for path in [*logs, *_streams(target)] if path.exists()), logs[0] if logs else None)
+def _log(seen: List[Seen]) -> List[Path]:
+    """Return the path of the job's log, if the scheduler has a record of it."""
+    return [Path(job.log) for job in seen if job.log]
 
 
 def _streams(target: Target) -> List[Path]:
-    return [path for run in target.runs[:1] for path in (run.output, run.errors)]
+    """Return the paths of what the ranks of the job's last attempt print."""
+    return [path for run in target.runs[:1] for path in run.streams(target.job)]

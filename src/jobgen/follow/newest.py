@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional
 
-from jobgen.base.errors import JobgenError
+from jobgen.base.errors import JobgenError, warn
 from jobgen.follow.lookup import output_folder, run_set_in, runs_here
 from jobgen.follow.mine import Group, Jobs, Key, run_folder_of
 from jobgen.jobs.runs import Run
@@ -47,10 +47,20 @@ class Submission(NamedTuple):
         return f"{self.runs[0].path} (job {job})" if job else str(self.runs[0].path)
 
 
-def newest_active() -> Optional[Submission]:
-    """Return what the user submitted last of the jobs and runs that wait or run; None if there are none."""
-    active, _ = _submissions(Jobs())
-    return _last(active) if active else None
+def newest_job() -> Optional[Submission]:
+    """Return the job that the user submitted last of those that wait or run; None without one.
+
+    Warn of schedulers that do not answer.
+    """
+    jobs = Jobs()
+    for error in jobs.silent:
+        warn(error.slug, str(error))
+    groups = jobs.groups()
+    if not groups:
+        return None
+    runs = _all_runs()
+    keys = {run.path: key for run in runs if (key := jobs.of(run))}
+    return _last([_of_group(group, [run for run in runs if _is_of(keys.get(run.path), group)]) for group in groups])
 
 
 def newest_submission() -> Submission:
@@ -62,7 +72,13 @@ def newest_submission() -> Submission:
     jobs = Jobs()
     if jobs.silent:  # it may have a later job
         raise jobs.silent[0]
-    active, ended = _submissions(jobs)
+    runs = _all_runs()
+    keys = {run.path: key for run in runs if (key := jobs.of(run))}
+    active = [_of_group(group, [run for run in runs if _is_of(keys.get(run.path), group)]) for group in jobs.groups()]
+    rest = [run for run in runs if run.path not in keys]
+    active += [_of_run(run) for run in rest if _may_train(run, jobs)]
+    known = {run.path for each in active for run in each.runs}
+    ended = [_of_run(run) for run in rest if run.path not in known and run.state != "empty"]
     if not active:
         raise _over(max(ended, key=lambda each: each.time, default=None))
     last = _last(active)
@@ -74,21 +90,13 @@ def newest_submission() -> Submission:
     return last
 
 
-def _submissions(jobs: Jobs) -> Tuple[List[Submission], List[Submission]]:
-    """Return what waits or runs, and the runs that have ended."""
-    runs = [run for found in runs_here() for run in _runs_of(found)]
-    keys = {run.path: key for run in runs if (key := jobs.of(run))}
-    active = [_of_group(group, [run for run in runs if _is_of(keys.get(run.path), group)]) for group in jobs.groups()]
-    rest = [run for run in runs if run.path not in keys]
-    active += [_of_run(run) for run in rest if _may_train(run, jobs)]
-    known = {run.path for each in active for run in each.runs}
-    return active, [_of_run(run) for run in rest if run.path not in known and run.state != "empty"]
+def _all_runs() -> List[Run]:
+    return [run for found in runs_here() for run in _runs_of(found)]
 
 
 def _may_train(run: Run, jobs: Jobs) -> bool:
     """Return whether a run may train now, of which no scheduler has listed a job."""
-    has_no_job = jobs.answers_for(run) and not run.alive
-    return not (has_no_job or run.ended or run.state == "empty")
+    return not (run.ended or run.state == "empty" or (jobs.answers_for(run) and not run.alive))
 
 
 def _require_clear(group: Group) -> None:

@@ -65,6 +65,12 @@ class RunFiles:
         return self._quoted(rf"restore_setting {name} (.*)")
 
     @property
+    def kept_arguments(self) -> str:
+        """The arguments that job.sh keeps for later attempts, in the syntax of a shell; "" without arguments."""
+        found = re.search(r"(?m)^\[ \$# -gt 0 \] .* set -- (.*)$", self.text(self.path / contract.JOB_SCRIPT))
+        return re.sub(r"(?<!\S)'([\w.,:/=@%+-]+)'(?!\S)", r"\1", found[1]) if found else ""
+
+    @property
     def first_folder(self) -> str:
         """The folder of submission of the first attempt, from job.sh; "" if it does not contain it."""
         return self._quoted("kept_folder=(.*)")

@@ -55,15 +55,14 @@ class Run:
         """Number of the last attempt, from the logs or from the status file; 0 without attempts."""
         return max([*self.files.attempts, number_in(self.files.status.get("attempt"))])
 
-    @property
-    def output(self) -> Path:
-        """File with the standard output of the last attempt's ranks; only a client writes it."""
-        return self.files.log(self.attempt, contract.ATTEMPT_OUTPUT)
+    def streams(self, job: Optional[JobId]) -> List[Path]:
+        """Return the files of what the ranks printed in the last attempt that ``job`` started; None: in the last one.
 
-    @property
-    def errors(self) -> Path:
-        """File with the standard error of the last attempt's ranks."""
-        return self.files.log(self.attempt, contract.ATTEMPT_ERRORS)
+        The first is standard output, which only a client writes to a file, and the second standard error.
+        """
+        files = self.files
+        number = next((each for each in reversed(files.attempts) if job is None or _is_by(files.started(each), job)), 0)
+        return [files.log(number, name) for name in (contract.ATTEMPT_OUTPUT, contract.ATTEMPT_ERRORS)]
 
     @property
     def changed(self) -> float:
@@ -147,7 +146,7 @@ class Run:
     def started_by(self, job: JobId) -> Optional[Started]:
         """Return the latest start by ``job`` or by a task of the array ``job``; None if it never ran here."""
         for started in (self.job, *(self.files.started(number) for number in reversed(self.files.attempts))):
-            if started and started.job and started.job.is_in_array(job):
+            if _is_by(started, job):
                 return started
         return None
 
@@ -263,6 +262,11 @@ class Run:
             if name in values:
                 said += form.format(values[name])
         return said + (f", accuracy {100 * values['accuracy']:.2f} %" if "accuracy" in values else "")
+
+
+def _is_by(started: Optional[Started], job: JobId) -> bool:
+    """Return whether ``job``, or a task of the array ``job``, started an attempt."""
+    return bool(started and started.job and started.job.is_in_array(job))
 
 
 def _in_parentheses(reason: Any) -> str:

@@ -22,8 +22,8 @@ def free_run(path: str) -> Run:
     """Return the run in the folder ``path``; if its ranks have ended, wait until its job has ended, too.
 
     Raises:
-        UsageError: if it is not a run folder.
-        JobgenError: if it belongs to another user, trains now, or a job is in the queue to continue it.
+        JobgenError: if it is not a run folder, belongs to another user, trains now, a job is in the queue to continue
+            it, or its scheduler does not answer.
     """
     script = Path(path, JOB_SCRIPT)
     if not script.is_file():
@@ -38,10 +38,12 @@ def free_run(path: str) -> Run:
     deadline = 0.0
     while True:
         run, jobs = Run(Path(path)), Jobs()
-        key = jobs.of(run)
+        key, last = jobs.of(run), run.job
+        if jobs.silent and last and last.job and not jobs.answers_for(run):
+            raise jobs.silent[0]
         if not (key or run.alive):
             return run
-        by = f"job {key.job}" if key else "a process that trains now"
+        by = f"job {key.job}" if key else "its ranks"
         is_ending = run.ended and (key is None or jobs[key].phase == "running")
         now = time.monotonic()
         if not is_ending or (deadline and now > deadline):
@@ -51,5 +53,5 @@ def free_run(path: str) -> Run:
             )
         if not deadline:
             deadline = now + ENDING
-            note(f"waiting for the end of {by}, whose ranks have ended")
+            note(f"{path} has stopped: waiting for the end of {by}")
         time.sleep(POLL)

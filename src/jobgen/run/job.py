@@ -304,7 +304,9 @@ class Job:
         Raises:
             UsageError: if there is one.
         """
-        keys = {setting.partition("=")[0] for setting in [*flags, *(["name="] if self._name else [])]}
+        others = {"name": self._name, "backend": self._backend, "data": self._data, "image": self._image,
+                  "venv": self._venv or self._conda}  # fmt: skip
+        keys = {setting.partition("=")[0] for setting in flags} | {key for key, value in others.items() if value}
         for setting in self._settings:
             key = setting.partition("=")[0].strip()
             if key in keys:

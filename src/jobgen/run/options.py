@@ -71,7 +71,7 @@ def add_run_options(command: argparse.ArgumentParser) -> None:
     group = command.add_argument_group("submission")
     what = "print the log until the job ends; Ctrl-C leaves the job alone"
     group.add_argument("--follow", action="store_true", help=what)
-    what = "print the script, the command and errors; submit nothing"
+    what = "print settings, command and errors, and to a file or pipe the script; submit nothing"
     group.add_argument("--dry-run", action="store_true", help=what)
     what = "where to run: the site's name or file (default: your default site; the first run drafts it)"
     group.add_argument("--site", default="", metavar="SITE", help=what)

@@ -68,8 +68,9 @@ class Plan(NamedTuple):
             found.insert(1, f"in       {self.runtime}")
         if not scheduler.has_queue:
             return [f"on       this machine (site {job.site.name})", *found]
-        each = f"{job.gpus_per_node} GPU(s)" if job.gpus_per_node else f"{job.cpus_per_node} CPU cores"
-        given = [key for key in scheduler.flags.values() if job.options.get(key)]
+        cores = f"{job.cpus_per_node} CPU cores"
+        each = f"{job.gpus_per_node} GPU(s), {cores}" if job.gpus_per_node else cores
+        given = [key for key in scheduler.flag_options(job.site).values() if job.options.get(key)]
         asked = [f"{f'-{key}' if len(key) == 1 else key} {job.options[key]}" for key in given]
         spares = f" + {job.spec.spares} spare" if job.spec.spares else ""
         where = ", ".join([f"site {job.site.name}", scheduler.name, *asked])
@@ -83,8 +84,8 @@ class Plan(NamedTuple):
         """Return the program with its arguments; of a run that continues, those that it keeps."""
         words, arguments = str(self.program), shlex.join(self.submission.arguments)
         if self.program.run:
-            kept = self.program.run.files.kept_setting
-            words, arguments = kept("SLIPWAY_SCRIPT") or INPUT_CONFIG, arguments or kept("SLIPWAY_ARGS")
+            files = self.program.run.files
+            words, arguments = files.kept_setting("SLIPWAY_SCRIPT") or INPUT_CONFIG, arguments or files.kept_arguments
         return f"{words} {arguments}".strip()
 
     def _at_the_limit(self, scheduler: Scheduler) -> str:

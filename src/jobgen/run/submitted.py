@@ -16,7 +16,7 @@ from jobgen.jobs.run_files import parsed
 from jobgen.jobs.runs import Run
 from slipway.base.contract import METRICS
 
-WITHOUT_END = {"empty": "failed", "starting": "failed", "started": "crashed"}
+WITHOUT_END = {"empty": "failed", "starting": "failed", "started": "crashed", "running": "crashed"}
 """States of a run whose job may have ended without a record of it, and the state that it then has."""
 
 
@@ -40,14 +40,7 @@ class SubmittedRun:
             JobgenError: if neither a scheduler nor a run folder has the job, or the scheduler does not answer; for an
                 array, which has several runs.
         """
-        target, seen = self._look()
-        run = self._only_run(target)
-        if any(job.phase == "waiting" for job in seen):
-            return "pending"
-        state = run.state if run else "empty"
-        if state in WITHOUT_END and self._has_ended(target, seen):
-            return WITHOUT_END[state]
-        return "starting" if state == "empty" else state
+        return self._state_of(*self._look())
 
     @property
     def folder(self) -> Optional[Path]:
@@ -88,13 +81,15 @@ class SubmittedRun:
             JobgenError: if neither a scheduler nor a run folder has the job any more.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        while not self._is_over():
+        while True:
+            found = self._answer()
+            if found and self._has_ended(*found):
+                return self._state_of(*found)
             pause = POLL if self._process else ASK
             rest = pause if deadline is None else deadline - time.monotonic()
             if rest <= 0:
                 raise TimeoutError(f"{self.name} has not ended after {timeout} s")
             time.sleep(min(pause, rest))
-        return self.state
 
     def cancel(self) -> None:
         """Save and stop the job.
@@ -111,14 +106,23 @@ class SubmittedRun:
         """Return the job number or run folder."""
         return f"SubmittedRun({self.name!r})"
 
-    def _is_over(self) -> bool:
-        """Return whether the job has ended; False if the scheduler does not answer, as it may a little later."""
+    def _answer(self) -> Optional[Tuple[Target, List[Seen]]]:
+        """Return ``_look()``; None if the scheduler does not answer, as it may a little later."""
         try:
-            return self._has_ended(*self._look())
+            return self._look()
         except JobgenError as error:
             if error.slug != "scheduler-silent":
                 raise
-            return False
+            return None
+
+    def _state_of(self, target: Target, seen: List[Seen]) -> str:
+        run = self._only_run(target)
+        if any(job.phase == "waiting" for job in seen):
+            return "pending"
+        state = run.state if run else "empty"
+        if state in WITHOUT_END and self._has_ended(target, seen):
+            return WITHOUT_END[state]
+        return "starting" if state == "empty" else state
 
     def _has_ended(self, target: Target, seen: List[Seen]) -> bool:
         return self._process.poll() is not None if self._process else has_ended(target, seen)
@@ -127,7 +131,8 @@ class SubmittedRun:
         target, seen = looked_up(self.name)
         following = target.continued()
         if following.job != target.job and has_ended(target, seen):
-            return following, following.look()
+            seen = following.look()
+            return following.read_anew(), seen
         return target, seen
 
     def _only_run(self, target: Target) -> Optional[Run]:

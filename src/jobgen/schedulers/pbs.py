@@ -117,6 +117,7 @@ class PbsQueue:
     name = "pbs"
     command = "qstat"
     servers = True
+    delivers_log = True
 
     def look(self, job: JobId) -> List[Seen]:
         """Query the job, then its history, then an array with this number, which PBS calls ``12[]``.
@@ -161,15 +162,11 @@ class PbsQueue:
 
 
 def _user() -> str:
-    """Return the name of this process's user; the variable USER may name another.
-
-    Raises:
-        JobgenError: if the user has no name.
-    """
+    """Return the name of this process's user, which the variable USER may not be; the number if there is no name."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
-        raise JobgenError("scheduler-silent", f"PBS lists jobs by user name: {os.geteuid()} has none.") from None
+        return str(os.geteuid())
 
 
 def _is_unknown(error: str) -> bool:

@@ -128,6 +128,7 @@ class SlurmQueue:
     name = "slurm"
     command = "scontrol"
     servers = False
+    delivers_log = False
 
     def look(self, job: JobId) -> List[Seen]:
         """Query the controller, which drops a job minutes after its end (MinJobAge), and then sacct."""

@@ -317,7 +317,7 @@ GROUPS: Dict[str, Dict[str, Message]] = {
         "no-scheduler-command": Message(
             EXIT_CONFIG,
             "A command of the scheduler (sbatch, qsub, salloc) is not on PATH.",
-            "Run the command on a login node, or load the scheduler's module. `--dry-run` prints the job script, but "
+            "Run the command on a login node, or load the scheduler's module. `--dry-run >FILE` writes the job script, but "
             "exits with 78.",
         ),
         "scheduler-silent": Message(
@@ -385,12 +385,12 @@ GROUPS: Dict[str, Dict[str, Message]] = {
         "not-a-job": Message(
             EXIT_CONFIG,
             "The spec does not define a job that the command can use.",
-            "Choose another spec; `jobgen list` shows what each spec runs.",
+            "Choose another spec of `jobscripts/specs`.",
         ),
         "unsupported-option": Message(
             EXIT_CONFIG,
             "The scheduler has no equivalent of an option.",
-            "Remove the option; `--dry-run` shows the job script.",
+            "Remove the option; `--dry-run >FILE` writes the job script.",
         ),
         "no-terminal": Message(
             EXIT_CONFIG,

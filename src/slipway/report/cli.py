@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
         write_atomically(arguments.output, compose(parts))
     except OSError as error:
         return _fail("cannot-write", f"cannot write {arguments.output}: {error.strerror}")
-    print(arguments.output)
+    print(arguments.output.absolute())
     return 0
 
 

@@ -12,6 +12,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 import torch
 
 from slipway.base.errors import SessionError, warn
+from slipway.capture.data_parallel import needs_warm_up
 from slipway.checks.batch_numbers import warn_of_numbering
 from slipway.checks.early_use import EarlyUse
 from slipway.checks.prefetch import PrefetchCheck
@@ -64,6 +65,7 @@ class Loops:
         not_given: UnsavedObjects,
         early_use: EarlyUse,
         ahead: PrefetchCheck,
+        without_warm_up: Iterable[str],
     ) -> None:
         """Continue ``run`` from its checkpoint.
 
@@ -75,6 +77,7 @@ class Loops:
             not_given: finds objects that the script has not passed to the session.
             early_use: detects use of the models before training continues.
             ahead: detects whether the script reads batches ahead.
+            without_warm_up: names of the models that need ``Session.warm_up``.
         """
         self._not_given, self._early_use, self._ahead = not_given, early_use, ahead
         self._script, self._run, self._counter = script, run, counter
@@ -91,7 +94,7 @@ class Loops:
         """Whether a loop body has run since the end of the last epoch."""
         self.have_ended = False
         """Whether the session's training has ended."""
-        self.without_warm_up: list[str] = []
+        self.without_warm_up = [*without_warm_up]
         """Models that need ``Session.warm_up`` and have not had it, by name."""
 
     @property
@@ -450,13 +453,16 @@ class Batches(Generic[T]):
 
 
 @contextlib.contextmanager
-def open_loops(script: SessionProgram, run: Run, objects: Mapping[str, Mapping[str, Any]]) -> Iterator[Loops]:
+def open_loops(
+    script: SessionProgram, run: Run, objects: Mapping[str, Mapping[str, Any]], *, ranks: int
+) -> Iterator[Loops]:
     """Yield the session's loops, with step counting, gradient tracking and usage checks active until they close.
 
     Args:
         script: the session's program (``SessionProgram``).
         run: the session's run.
         objects: the session's objects, by kind and name.
+        ranks: number of ranks.
     """
     optimizers = objects["optimizer"]
     with contextlib.ExitStack() as stack:
@@ -473,7 +479,14 @@ def open_loops(script: SessionProgram, run: Run, objects: Mapping[str, Mapping[s
         ahead = PrefetchCheck()
         script.save_hooks += [not_given.warn, lambda: ahead.warn(script.feed.batch)]
         loops = Loops(
-            script, run, counter, optimizers=optimizers, not_given=not_given, early_use=early_use, ahead=ahead
+            script,
+            run,
+            counter,
+            optimizers=optimizers,
+            not_given=not_given,
+            early_use=early_use,
+            ahead=ahead,
+            without_warm_up=[name for name, model in objects["model"].items() if needs_warm_up(model, ranks)],
         )
         stack.callback(setattr, loops, "have_ended", True)
         yield loops
