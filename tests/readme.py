@@ -191,27 +191,27 @@ ELSEWHERE = {
     ),
     "jobgen run my_train.py --site mine --nodes 2 --gpus-per-node 4 --data /scratch/mine -- --my-flag 1": (
         "tests/cluster/test_run_command.py",
-        '(["my_train.py", "--nodes=2", "--gpus-per-node=2", "--",',
+        '["my_train.py", "--gpus-per-node=2", "--",',
     ),
     "jobgen run my_train.py --nodes 2 --gpus-per-node 4": (
         "tests/cluster/test_run_command.py",
-        '(["my_train.py", "--nodes=2", "--gpus-per-node=2", "--",',
+        '["my_train.py", "--gpus-per-node=2", "--",',
     ),
     "jobgen run my_train.py --site mine": (
         "tests/cluster/test_run_command.py",
-        '(["my_train.py", "--nodes=2", "--gpus-per-node=2", "--",',
+        '["my_train.py", "--gpus-per-node=2", "--",',
     ),
     "jobgen run -m package.train --site mine": (
         "tests/cluster/test_run_command.py",
-        '(["-m", "package.train", "--name=mine",',
+        '["-m", "package.train", "--name=mine",',
     ),
     "jobgen run configs/digits.toml --site mine": (
         "tests/cluster/test_run_command.py",
-        '(["small.toml", "--nodes=2",',
+        '["small.toml", "--",',
     ),
     "jobgen run runs/my_train-4711 --nodes 1": (
         "tests/cluster/test_run_command.py",
-        'follow(cluster, folder, f"runs/{run.name}",',
+        'login.follow("--nodes=2", f"runs/{run.name}")',
     ),
     "jobgen new mine": ("tests/distributed/test_new.py", "create("),
     "jobgen run --help": ("tests/unit/test_jobgen_run.py", 'main(["run", "--help"])'),
