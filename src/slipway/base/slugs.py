@@ -317,8 +317,8 @@ GROUPS: Dict[str, Dict[str, Message]] = {
         "no-scheduler-command": Message(
             EXIT_CONFIG,
             "A command of the scheduler (sbatch, qsub, salloc) is not on PATH.",
-            "Run the command on a login node, or load the scheduler's module. `--dry-run >FILE` writes the job script, but "
-            "exits with 78.",
+            "Run the command on a login node, or load the scheduler's module. `--dry-run >FILE` writes the job script, "
+            "but exits with 78.",
         ),
         "scheduler-silent": Message(
             EXIT_CONFIG,
