@@ -524,6 +524,20 @@ class TestSlurm:
         slurm_answers(here, state="COMPLETED")
         refused(capsys, "no-log", "job 12", words=["logs", "12"])
 
+    @pytest.mark.parametrize("words", [["cancel"], ["status"], ["logs"], ["list"]])
+    def test_words_after_dashes_are_refused(self, here, capsys, words):
+        """They are no names of jobs: without a name the command would take another job."""
+        slurm_answers(here)
+        with pytest.raises(SystemExit) as end:
+            main([*words, "--", "12"])
+        assert end.value.code == 2
+        assert_error(capsys.readouterr().err, "bad-arguments", "12")
+
+    @pytest.mark.parametrize("answer", ["JobId=12", "JobId=12 ArrayTaskId=1", "garbage"])
+    def test_answer_that_is_no_job_is_refused(self, here, capsys, answer):
+        program(here, "scontrol", f"echo '{answer}'")
+        refused(capsys, "scheduler-silent", answer, words=["cancel", "12"])
+
     def test_cancel_fails_if_scancel_fails(self, here, capsys):
         slurm_answers(here)
         program(here, "scancel", "echo 'Access denied' >&2; exit 1")

@@ -379,6 +379,25 @@ class TestRequest:
         with refused("folder-in-use", "run"):
             Job("run").plan()
 
+    def test_variables_of_sbatch_do_not_replace_what_is_shown(self, folder, capsys, setenv):
+        """sbatch prefers them to the directives of a script."""
+        setenv(SBATCH_PARTITION="other", SBATCH_TIMELIMIT="9", SBATCH_ARRAY_INX="0-9", SBATCH_RESERVATION="lab")
+        out, err = run(capsys, "my_train.py", "--site", "mine.toml")
+        environment = (folder / f"{out.strip()}.environment").read_text()
+        assert re.findall(r"SBATCH_\w+", environment) == ["SBATCH_RESERVATION"]
+        assert_warning(err, "ignored-variable", "SBATCH_ARRAY_INX", "SBATCH_PARTITION", "SBATCH_TIMELIMIT")
+
+    def test_options_of_the_site_are_shown(self, folder):
+        Path("mine.toml").write_text(f'{SITE}time = "9:00:00"\n')
+        lines = Job("my_train.py", site="mine.toml").plan().lines()
+        assert [line for line in lines if line.startswith("time") and "9:00:00" in line]
+
+    def test_run_folder_that_others_can_write_is_refused(self, begun):
+        path = begun()
+        path.chmod(0o777)
+        with refused("writable-by-others", str(path)):
+            Job(path).plan()
+
     def test_values_of_other_types(self, folder):
         run = Job(Path("my_train.py"), "--lr", 0.1, time=90, env={"OMP_NUM_THREADS": 2}, site="mine.toml").submit()
         script = (folder / f"{run.name}.script").read_text()
@@ -434,6 +453,10 @@ MISUSES = [
     ("my_train.py --nodes 2 --set nodes=1", "flag-conflict", 2),
     ("my_train.py --partition gpu --set options.partition=cpu", "flag-conflict", 2),
     ("my_train.py --backend ddp --set backend=horovod", "flag-conflict", 2),
+    ("my_train.py --nodes 2 --set options.nodes=5", "flag-conflict", 2),
+    ("my_train.py --set options.time=9:00:00", "flag-conflict", 2),
+    ("my_train.py --set options.no-requeue=true", "flag-conflict", 2),
+    ('my_train.py --set options={partition="b"}', "bad-flag-value", 2),
     ("my_train.py --venv .venv --set venv=other", "flag-conflict", 2),
     ("my_train.py --backend single --gpus-per-node 2 --cpus-per-task 3", "bad-flag-value", 2),
     ("my_train.py --gpus-per-node 3 --set devices_per_rank=2", "bad-flag-value", 2),

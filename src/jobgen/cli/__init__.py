@@ -30,6 +30,8 @@ def main(argv: Optional[List[str]] = None) -> int:
         hint = hint_for(unknown[0]) if hasattr(arguments, "program") else ""
         top.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     arguments.arguments = given[end + 1 :]
+    if arguments.arguments and not getattr(arguments, "takes_arguments", False):
+        top.error(f"unrecognized arguments: -- {' '.join(arguments.arguments)}")
     arguments.umask = umask
     try:
         return int(arguments.command(arguments))
@@ -93,7 +95,7 @@ def _add_new(command: argparse.ArgumentParser) -> None:
 
 def _add_run(command: argparse.ArgumentParser) -> None:
     add_run_options(command)
-    command.set_defaults(command=_run)
+    command.set_defaults(command=_run, takes_arguments=True)
 
 
 def _add_render(command: argparse.ArgumentParser) -> None:
@@ -118,14 +120,14 @@ def _add_submit(command: argparse.ArgumentParser) -> None:
     what = "print settings, command and errors, and to a file or pipe the script; submit nothing"
     how.add_argument("--dry-run", action="store_true", help=what)
     how.add_argument("--test-only", action="store_true", help="only request the expected start time from the scheduler")
-    command.set_defaults(command=_submit)
+    command.set_defaults(command=_submit, takes_arguments=True)
 
 
 def _add_shell(command: argparse.ArgumentParser) -> None:
     command.usage = "%(prog)s [-h] [--site SITE] [--set KEY=VALUE] [--dry-run] [-- COMMAND ...]"
     _add_where(command)
     command.add_argument("--dry-run", action="store_true", help="print the script, the command and errors; run nothing")
-    command.set_defaults(command=_shell)
+    command.set_defaults(command=_shell, takes_arguments=True)
 
 
 def _add_study(command: argparse.ArgumentParser) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from jobgen.base.errors import JobgenError, UsageError, note
+from jobgen.base.errors import JobgenError, UsageError, note, warn
 from jobgen.base.job import TRAINS, Job
 from jobgen.base.queue import job_id
 from jobgen.jobs.owners import check_library_owners
@@ -220,7 +220,10 @@ def run_submit_command(
         if test_only:
             command.insert(1, scheduler.test_option)
         output = subprocess.PIPE if capture else None
-        return subprocess.run(command, env=submission.environment, stdout=output, text=True, check=False)
+        environment = scheduler.without_overrides(submission.environment, submission.job)
+        if ignored := sorted(submission.environment.keys() - environment.keys()):
+            warn("ignored-variable", f"{', '.join(ignored)}: ignored, because the job script sets this option")
+        return subprocess.run(command, env=environment, stdout=output, text=True, errors="replace", check=False)
 
 
 def submit_for_job_number(submission: Submission, script: str) -> str:

@@ -9,8 +9,10 @@ from pathlib import Path
 
 from jobgen.base.errors import JobgenError, note
 from jobgen.follow.mine import Jobs
+from jobgen.jobs.owners import shared
 from jobgen.jobs.runs import Run
-from slipway.base.contract import JOB_SCRIPT
+from jobgen.jobs.submit import environment_without_job
+from slipway.base.contract import INPUT_CONFIG, JOB_SCRIPT, LIBRARY
 
 ENDING = 60.0
 """Seconds that a job may need to end after its ranks."""
@@ -35,6 +37,10 @@ def free_run(path: str) -> Run:
             "foreign-run",
             f"{path} is the run of another user: only its owner can continue it. Begin a run of your own.",
         )
+    library = Path(path, LIBRARY)
+    files = [Path(path), script, Path(path, INPUT_CONFIG), library, *sorted(library.glob("*"))]
+    for error in shared(files, trusted=environment_without_job().get("SLIPWAY_TRUSTED_FOLDER", "")):
+        raise error
     deadline = 0.0
     while True:
         run, jobs = Run(Path(path)), Jobs()

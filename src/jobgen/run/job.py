@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Union
 
 from jobgen.base.errors import JobgenError, UsageError, warn
 from jobgen.base.job import Job as ResolvedJob
@@ -145,6 +145,7 @@ class Job:
         settings = [*origin.settings, *flags, *self._settings]
         environment = {**self._shell(program), **self._variables(), **program.settings}
         job = job_of(origin.spec, origin.site, settings, standalone=is_standalone(environment))
+        self._refuse_computed(scheduler.computed_options(job))
         runtime = self._runtime(program, job, environment)
         environment.update(runtime.settings)
         if program.run and self._gpus is not None:  # its job.sh has the number of ranks as a default
@@ -311,6 +312,23 @@ class Job:
             key = setting.partition("=")[0].strip()
             if key in keys:
                 raise UsageError("flag-conflict", f"--set {key}: another flag sets it too: keep one of them.")
+
+    def _refuse_computed(self, computed: Set[str]) -> None:
+        """Refuse a value of ``--set`` for an option of the scheduler that follows from the flags.
+
+        Raises:
+            UsageError: if there is one.
+        """
+        for setting in self._settings:
+            key = setting.partition("=")[0].strip()
+            if key == "options":
+                raise UsageError("bad-flag-value", "--set options: name each option: --set options.NAME=VALUE.")
+            if key.startswith("options.") and key[len("options.") :] in computed:
+                raise UsageError(
+                    "flag-conflict",
+                    f"--set {key}: jobgen computes this option: use --nodes, --gpus-per-node, --mem, --time or --set "
+                    "resume=none.",
+                )
 
     def _runtime(self, program: Program, job: ResolvedJob, environment: Mapping[str, str]) -> Runtime:
         """Return the image or environment; that of a continued run changes only on request."""

@@ -71,13 +71,15 @@ class Plan(NamedTuple):
         cores = f"{job.cpus_per_node} CPU cores"
         each = f"{job.gpus_per_node} GPU(s), {cores}" if job.gpus_per_node else cores
         given = [key for key in scheduler.flag_options(job.site).values() if job.options.get(key)]
-        asked = [f"{f'-{key}' if len(key) == 1 else key} {job.options[key]}" for key in given]
+        given += [key for key in scheduler.computed_options(job) if job.options.get(key)]  # of the site
+        asked = [f"{f'-{key}' if len(key) == 1 else key} {job.options[key]}" for key in given] + [*job.site.directives]
         spares = f" + {job.spec.spares} spare" if job.spec.spares else ""
         where = ", ".join([f"site {job.site.name}", scheduler.name, *asked])
+        limit = job.options.get(scheduler.time_option) or clock(job.spec.minutes)
         return [
             f"on       {job.spec.nodes}{spares} node(s) x {each}: {where}",
             *found,
-            f"time     {clock(job.spec.minutes)}; {self._at_the_limit(scheduler)}",
+            f"time     {limit}; {self._at_the_limit(scheduler)}",
         ]
 
     def _command(self) -> str:

@@ -7,7 +7,7 @@ Each module of this package defines a scheduler or a client as ``SCHEDULER``. Ot
 from __future__ import annotations
 
 import shutil
-from typing import ClassVar, Dict, List, Literal, Mapping, NamedTuple, Optional, Tuple
+from typing import ClassVar, Dict, List, Literal, Mapping, NamedTuple, Optional, Set, Tuple
 
 from jobgen.base import registry
 from jobgen.base.job import Job, Option, Site
@@ -136,6 +136,14 @@ class Scheduler:
         At most ``at_once`` of them run at the same time; 0: unlimited.
         """
         return None
+
+    def computed_options(self, job: Job) -> Set[str]:  # noqa: ARG002 -- for others
+        """Return the options that follow from nodes, ranks, memory and time of a job, with their other forms."""
+        return set()
+
+    def without_overrides(self, environment: Mapping[str, str], job: Job) -> Dict[str, str]:  # noqa: ARG002
+        """Return ``environment`` without variables of the submit command that would replace options of the script."""
+        return dict(environment)
 
     def flag_options(self, site: Site) -> Dict[str, str]:  # noqa: ARG002 -- for others
         """Return ``flags`` at ``site``."""

@@ -11,7 +11,7 @@ import pwd
 import re
 import sys
 from shlex import join
-from typing import ClassVar, Dict, List, Literal, Optional, Tuple
+from typing import ClassVar, Dict, List, Literal, Optional, Set, Tuple
 
 import msgspec
 
@@ -249,6 +249,10 @@ class PBS(Scheduler):
         if job.spec.spares or job.spec.shrink:
             rows.append((f"#PBS {TOLERATE[job.site.pbs]}", "a lost node does not end the job: see above"))
         return rows + [(f"#PBS {require_one_line(text)}", SITE) for text in job.site.directives]
+
+    def computed_options(self, job: Job) -> Set[str]:
+        """Return the options that jobgen computes; ``l`` can be any resource."""
+        return {*_needs(job), "l"}
 
     def flag_options(self, site: Site) -> Dict[str, str]:
         """Return ``flags``, with Torque's option for arrays."""

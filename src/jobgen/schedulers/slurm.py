@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import ClassVar, Dict, List, Optional
+from typing import ClassVar, Dict, List, Mapping, Optional, Set
 
 from jobgen.base.errors import JobgenError
 from jobgen.base.job import BUILDS, Job, Option
@@ -122,6 +122,15 @@ MINE = {"JobID": "%i", "State": "%T", "Reason": "%r", "NodeList": "%N", "RunTime
 """Fields requested from squeue, with their formats; names and paths, which may contain the separator, come last."""
 
 
+SAME_AS_COMPUTED = {
+    "no-requeue", "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "gres", "ntasks", "cpus-per-gpu",
+    "mem-per-cpu", "mem-per-gpu",
+}  # fmt: skip
+"""Options of sbatch that mean the same as, or replace, options that jobgen computes."""
+OPTION_OF = {"ARRAY_INX": "array", "TIMELIMIT": "time", "MEM_PER_NODE": "mem"}
+"""Options of sbatch whose variable has another name."""
+
+
 class SlurmQueue:
     """Queries and cancels jobs of Slurm 20.11 or later, with or without slurmdbd."""
 
@@ -137,12 +146,15 @@ class SlurmQueue:
         # without this variable, Slurm truncates a long list of array tasks with "..."
         code, out, error = run_command(["scontrol", "--oneliner", "show", "job", str(job)], SLURM_BITSTR_LEN="0")
         if code == 0:
-            return [_of_scontrol(line) for line in out.splitlines() if line.startswith("JobId=")]
+            if seen := [each for line in out.splitlines() if (each := _of_scontrol(line))]:
+                return seen
+            raise JobgenError("scheduler-silent", f"Slurm's answer for job {job} is not a job: {out[:100]!r}.")
         if "Invalid job id" not in error and "not found" not in out:  # for a task: on standard output
             raise JobgenError("scheduler-silent", f"Slurm does not answer for job {job}: {error}.")
         options = ["--allocations", "--noheader", "--parsable2", f"--format={','.join(FIELDS)}"]
         code, out, _ = run_command(["sacct", f"--jobs={job}", *options])
-        return [_of_sacct(line) for line in out.splitlines() if line] if code == 0 else []  # no accounting
+        rows = [line.split("|", len(FIELDS) - 1) for line in out.splitlines()] if code == 0 else []  # no accounting
+        return [_of_sacct(dict(zip(FIELDS, row))) for row in rows if len(row) == len(FIELDS)]
 
     def mine(self) -> List[Seen]:
         """Query squeue, without the user's own filters and formats; --all includes hidden partitions."""
@@ -167,14 +179,16 @@ class SlurmQueue:
         return int(found[1]) if found else None
 
 
-def _of_scontrol(line: str) -> Seen:
+def _of_scontrol(line: str) -> Optional[Seen]:
     fields = dict(re.findall(r"(?:^| )([A-Za-z/:]+)=(.*?)(?= [A-Za-z/:]+=|$)", line))
-    task = f"{fields['ArrayJobId']}_{fields['ArrayTaskId']}" if "ArrayTaskId" in fields else fields["JobId"]
+    if not line.startswith("JobId=") or "JobState" not in fields:
+        return None
+    is_task = {"ArrayJobId", "ArrayTaskId"} <= fields.keys()
+    task = f"{fields['ArrayJobId']}_{fields['ArrayTaskId']}" if is_task else fields["JobId"]
     return _seen(task, fields["JobState"], fields, log=fields.get("StdOut", ""))
 
 
-def _of_sacct(line: str) -> Seen:
-    fields = dict(zip(FIELDS, line.split("|", len(FIELDS) - 1)))
+def _of_sacct(fields: Dict[str, str]) -> Seen:
     names = {"RunTime": fields["Elapsed"], "TimeLimit": fields["Timelimit"], **fields}
     log = f"{fields['WorkDir']}/slurm-{fields['JobID']}.out"  # the default; --output can change it
     return _seen(fields["JobID"], fields["State"].split(" ")[0], names, log=log)  # "CANCELLED by 1000"
@@ -250,6 +264,18 @@ class Slurm(Scheduler):
         ]
         return lines + [(f"#SBATCH {require_one_line(text)}", "asked for by the site") for text in job.site.directives]
 
+    def computed_options(self, job: Job) -> Set[str]:
+        """Return the options that jobgen computes, and those of sbatch that mean the same."""
+        return {*_needs(job), *SAME_AS_COMPUTED}
+
+    def without_overrides(self, environment: Mapping[str, str], job: Job) -> Dict[str, str]:
+        """Return ``environment`` without the variables that replace options of a script (sbatch(1), INPUT ENVIRONMENT).
+
+        An account or partition that neither site nor user sets is still the variable's.
+        """
+        fixed = {*self.computed_options(job), *job.options, "array"}
+        return {name: value for name, value in environment.items() if _option_of(name) not in fixed}
+
     def array(self, job: Job, *, tasks: int, at_once: int) -> Array:
         """Return the directives with --array added."""
         row = (f"#SBATCH --array={array_range(tasks, at_once)}", array_directive_reason(at_once))
@@ -269,6 +295,12 @@ class Slurm(Scheduler):
         ]
         terminal = ["--pty"] if sys.stdin.isatty() else []
         return ["srun", *words, *directive_words(job.site), "--export=ALL", "--overlap", *terminal, "bash", path]
+
+
+def _option_of(variable: str) -> str:
+    """Return the option of sbatch that a variable SBATCH_NAME sets; "" for any other variable."""
+    prefix, _, name = variable.partition("SBATCH_")
+    return "" if prefix or not name else OPTION_OF.get(name, name.lower().replace("_", "-"))
 
 
 def _needs(job: Job) -> Dict[str, Option]:

@@ -64,6 +64,12 @@ GROUPS: Dict[str, Dict[str, Message]] = {
             "checkpoint of one. The program starts from its beginning, unless it loads a checkpoint of another kind.",
             "Train in a session: five lines ([session.md](session.md)). Or begin a new run.",
         ),
+        "ignored-variable": Message(
+            WARNING,
+            "A variable of the submit command, such as SBATCH_TIMELIMIT, would replace an option of the job script. It "
+            "is ignored.",
+            "Unset it, and use the flag of jobgen, such as `--time`.",
+        ),
         "ignored-flag": Message(
             WARNING,
             "A flag of `jobgen run` is for schedulers, and the site is one machine without a scheduler.",

@@ -32,7 +32,7 @@ def add_study_options(command: argparse.ArgumentParser) -> None:
     what = "with --scaling weak: samples per step on each rank (default: the configuration's value for one rank)"
     command.add_argument("--batch", type=count, default=0, metavar="N", help=what)
     command.add_argument("--steps", type=count, default=0, metavar="N", help="end each point after N steps")
-    command.set_defaults(command=_study)
+    command.set_defaults(command=_study, takes_arguments=True)
 
 
 def _study(arguments: argparse.Namespace) -> int:

@@ -27,7 +27,7 @@ def add_sweep_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--metric", default="accuracy", metavar="NAME", help=what)
     what = "whether a higher or a lower metric is better (default: min for a loss, else max)"
     command.add_argument("--goal", choices=["max", "min"], help=what)
-    command.set_defaults(command=_sweep)
+    command.set_defaults(command=_sweep, takes_arguments=True)
 
 
 def _seed(text: str) -> int:
