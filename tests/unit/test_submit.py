@@ -228,7 +228,7 @@ class TestSubmission:
     # regression: an srun of the new job took SLURM_CPU_BIND of the surrounding job: all ranks on one core
     def test_scheduler_variables_of_outer_job_are_not_passed_on(self, capsys, login_node, setenv):
         around = {"SLURM_CPU_BIND": "mask_cpu:0x1", "SLURM_ARRAY_TASK_ID": "3", "SLURM_GPUS_PER_TASK": "1"}
-        kept = {"SLURM_CONF": "/etc/slurm.conf", "SBATCH_ACCOUNT": "x", "SLURM_MPI_TYPE": "pmi2"}
+        kept = {"SLURM_CONF": "/etc/slurm.conf", "SBATCH_RESERVATION": "x", "SLURM_MPI_TYPE": "pmi2"}
         setenv(**around, **kept, ENVIRONMENT="BATCH")
         submit(capsys)  # on a login node they are the user's
         assert around.items() <= environment(login_node).items()
@@ -236,7 +236,7 @@ class TestSubmission:
         submit(capsys)
         found = environment(login_node)
         assert not {*around, "ENVIRONMENT", "SLURM_JOB_ID", "SLURM_MPI_TYPE"} & found.keys()
-        assert {"SLURM_CONF", "SBATCH_ACCOUNT", "PBS_ARRAY_INDEX"} <= found.keys()
+        assert {"SLURM_CONF", "SBATCH_RESERVATION", "PBS_ARRAY_INDEX"} <= found.keys()
 
 
 class TestWithoutClone:
