@@ -55,12 +55,7 @@ def newest_job() -> Optional[Submission]:
     jobs = Jobs()
     for error in jobs.silent:
         warn(error.slug, str(error))
-    groups = jobs.groups()
-    if not groups:
-        return None
-    runs = _all_runs()
-    keys = {run.path: key for run in runs if (key := jobs.of(run))}
-    return _last([_of_group(group, [run for run in runs if _is_of(keys.get(run.path), group)]) for group in groups])
+    return _last(_of_groups(jobs, _all_runs())) if jobs.groups() else None
 
 
 def newest_submission() -> Submission:
@@ -73,9 +68,8 @@ def newest_submission() -> Submission:
     if jobs.silent:  # it may have a later job
         raise jobs.silent[0]
     runs = _all_runs()
-    keys = {run.path: key for run in runs if (key := jobs.of(run))}
-    active = [_of_group(group, [run for run in runs if _is_of(keys.get(run.path), group)]) for group in jobs.groups()]
-    rest = [run for run in runs if run.path not in keys]
+    active = _of_groups(jobs, runs)
+    rest = [run for run in runs if not jobs.of(run)]
     active += [_of_run(run) for run in rest if _may_train(run, jobs)]
     known = {run.path for each in active for run in each.runs}
     ended = [_of_run(run) for run in rest if run.path not in known and run.state != "empty"]
@@ -121,6 +115,12 @@ def _runs_of(run: Run) -> List[Run]:
 
 def _is_of(key: Optional[Key], group: Group) -> bool:
     return bool(key and key.scheduler == group.key.scheduler and key.job.is_in_array(group.key.job))
+
+
+def _of_groups(jobs: Jobs, runs: List[Run]) -> List[Submission]:
+    """Return the jobs that wait or run, each with its runs."""
+    keys = [(run, jobs.of(run)) for run in runs]
+    return [_of_group(group, [run for run, key in keys if _is_of(key, group)]) for group in jobs.groups()]
 
 
 def _of_group(group: Group, runs: List[Run]) -> Submission:

@@ -24,8 +24,8 @@ def free_run(path: str) -> Run:
     """Return the run in the folder ``path``; if its ranks have ended, wait until its job has ended, too.
 
     Raises:
-        JobgenError: if it is not a run folder, belongs to another user, trains now, a job is in the queue to continue
-            it, or its scheduler does not answer.
+        JobgenError: if it is not a run folder, another user owns or can write it, it trains now, a job is in the queue
+            to continue it, or its scheduler does not answer.
     """
     script = Path(path, JOB_SCRIPT)
     if not script.is_file():

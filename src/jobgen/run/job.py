@@ -141,11 +141,10 @@ class Job:
         site = site_of(origin.site, divide(self._settings)[1])
         scheduler = scheduler_of(site.scheduler)
         flags = [*self._resources(site, scheduler, origin), *self._scheduler_options(site, scheduler, origin)]
-        self._refuse_twice(flags)
         settings = [*origin.settings, *flags, *self._settings]
         environment = {**self._shell(program), **self._variables(), **program.settings}
         job = job_of(origin.spec, origin.site, settings, standalone=is_standalone(environment))
-        self._refuse_computed(scheduler.computed_options(job))
+        self._check_settings(flags, scheduler.computed_options(job))
         runtime = self._runtime(program, job, environment)
         environment.update(runtime.settings)
         if program.run and self._gpus is not None:  # its job.sh has the number of ranks as a default
@@ -299,8 +298,8 @@ class Job:
         if given := [f"--{name}" for name, value in fixed.items() if value not in ("", None, [])]:
             raise UsageError("flag-conflict", f"{', '.join(given)}: a run that continues keeps it: remove the flag.")
 
-    def _refuse_twice(self, flags: Sequence[str]) -> None:
-        """Refuse a value of ``--set`` for a key that a flag sets.
+    def _check_settings(self, flags: Sequence[str], computed: Set[str]) -> None:
+        """Refuse values of ``--set`` for what a flag sets, and for options of the scheduler that jobgen computes.
 
         Raises:
             UsageError: if there is one.
@@ -310,20 +309,12 @@ class Job:
         keys = {setting.partition("=")[0] for setting in flags} | {key for key, value in others.items() if value}
         for setting in self._settings:
             key = setting.partition("=")[0].strip()
+            table, _, option = key.partition(".")
             if key in keys:
                 raise UsageError("flag-conflict", f"--set {key}: another flag sets it too: keep one of them.")
-
-    def _refuse_computed(self, computed: Set[str]) -> None:
-        """Refuse a value of ``--set`` for an option of the scheduler that follows from the flags.
-
-        Raises:
-            UsageError: if there is one.
-        """
-        for setting in self._settings:
-            key = setting.partition("=")[0].strip()
             if key == "options":
                 raise UsageError("bad-flag-value", "--set options: name each option: --set options.NAME=VALUE.")
-            if key.startswith("options.") and key[len("options.") :] in computed:
+            if table == "options" and option in computed:
                 raise UsageError(
                     "flag-conflict",
                     f"--set {key}: jobgen computes this option: use --nodes, --gpus-per-node, --mem, --time or --set "

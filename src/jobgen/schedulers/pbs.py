@@ -162,7 +162,7 @@ class PbsQueue:
 
 
 def _user() -> str:
-    """Return the name of this process's user, which the variable USER may not be; the number if there is no name."""
+    """Return the name of this process's user, or the number without a name. The variable USER may name another one."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:

@@ -209,10 +209,7 @@ def against_epoch(
     """Return a figure of ``lines`` over epochs, or over steps if a line has no epochs."""
     epochs = all(any(math.isfinite(epoch) for epoch in line.epoch) for line in lines)
     return curves(
-        [
-            Curve(name, line.epoch if epochs else line.step, _scaled(line), colour, line.step)
-            for colour, (name, line) in enumerate(zip(labels or [line.kind for line in lines], lines, strict=True))
-        ],
+        _curves(lines, labels, [line.epoch if epochs else line.step for line in lines]),
         title=title,
         x="epoch" if epochs else "optimizer step",
         zero=zero,
@@ -233,16 +230,22 @@ def against_time(
     longest = max((seconds for line in lines for seconds in line.elapsed if math.isfinite(seconds)), default=0.0)
     seconds, unit = in_unit(longest)
     return curves(
-        [
-            Curve(name, [elapsed / seconds for elapsed in line.elapsed], _scaled(line), colour, line.step)
-            for colour, (name, line) in enumerate(zip(labels or [line.kind for line in lines], lines, strict=True))
-        ],
+        _curves(lines, labels, [[elapsed / seconds for elapsed in line.elapsed] for line in lines]),
         title=title,
         x=f"training time ({unit})",
         zero=zero,
         late=lines[0].name in SHARES,
         attempts=attempts,
     )
+
+
+def _curves(lines: list[Series], labels: list[str] | None, xs: Sequence[Sequence[float]]) -> list[Curve]:
+    """Return a curve of each line against its x values, labelled with its kind without ``labels``."""
+    names = labels or [line.kind for line in lines]
+    return [
+        Curve(name, across, _scaled(line), colour, line.step)
+        for colour, (name, line, across) in enumerate(zip(names, lines, xs, strict=True))
+    ]
 
 
 def _scaled(line: Series) -> list[float]:
