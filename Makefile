@@ -11,7 +11,7 @@ export PARTS ?= lint unit core
 export VARIANT BASE_IMAGE ROUTES BUILD_ARGS SCRATCH SRC HOROVOD
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-all test-quick lint cluster wheelhouse image test-image run pull \
+.PHONY: help setup train test test-all test-quick lint docs figures cluster wheelhouse image test-image run pull \
     coverage bench gpu gpu-pack mutants generate prove prove-fresh pins locks clean
 
 help: ## list the targets
@@ -30,13 +30,20 @@ test: ## set up, lint, and run the quick tests (PARTS="unit core": only these pa
 test-all: ## run all tests of CI: those of `make test`, of ranks, of the image, on a Slurm cluster (root, SYSTEM=1)
 	@PARTS="$(PARTS) slow distributed gpu image in-image cluster" build/test
 
-test-quick: ## run only the unit tests, for the inner loop: four minutes on two cores
+test-quick: ## run only the unit tests, for the inner loop: five minutes on two cores
 	@build/setup test
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" pytest -n logical --dist worksteal tests/unit
 
 lint: ## run the linters, format check, type check and shellcheck
 	@build/setup test
 	@build/lint
+
+docs: ## build the documentation site into site/, with search
+	@build/docs
+
+figures: ## draw the figures of the documentation, some from real runs (ARGS="overview.svg")
+	@build/setup test
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python build/pictures $(ARGS)
 
 cluster: ## open a shell on the login node of a Slurm cluster of two nodes on this machine (root; SYSTEM=1 installs Slurm)
 	@build/cluster
@@ -74,7 +81,7 @@ mutants: ## change the code in small ways and check that tests fail (ARGS="FOLDE
 	@build/setup test
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python build/mutants $(or $(ARGS),runs/mutants)
 
-generate: ## regenerate the library's settings, tables of docs/contract.md, configs/schema.json, job scripts
+generate: ## regenerate the library's settings, reference pages, configs/schema.json, job scripts
 	@build/setup test
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" build/generate
 
@@ -92,5 +99,5 @@ pins: ## request the digest of the base's tag from the registry, and write it in
 locks: ## regenerate containers/locks from pyproject.toml and the pins (VARIANT=cuda12: only that variant)
 	@python3 build/lock $(VARIANT)
 
-clean: ## remove .venv, the environments of other variants and the tools' caches; keep runs/ and data/
-	rm -rf .venv $(patsubst containers/pins/%.env,.venv-%,$(wildcard containers/pins/*.env)) .mypy_cache .pytest_cache .ruff_cache
+clean: ## remove .venv, the other environments, the site and the tools' caches; keep runs/ and data/
+	rm -rf .venv .venv-docs site .cache $(patsubst containers/pins/%.env,.venv-%,$(wildcard containers/pins/*.env)) .mypy_cache .pytest_cache .ruff_cache

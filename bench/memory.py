@@ -1,4 +1,4 @@
-"""``python bench/memory.py``: print the table of memory savings in docs/split.md.
+"""``python bench/memory.py``: print the table of memory savings in docs/howto/split.md.
 
 The numbers are computed, not measured, so they are the same on every machine.
 """

@@ -54,8 +54,8 @@
 # Your script:  SLIPWAY_SCRIPT=my_train.py runs it instead of the trainer, with the same launch and
 #               with RUN_DIR and DATA set. lib/sitecustomize.py adapts it to the launch: variables
 #               and --local-rank as other launchers set them, its process group, Horovod;
-#               SLIPWAY_ADAPT=0 disables that (docs/guide.md). It saves, stops and resumes by its
-#               own code, and its launcher's exit code is this script's.
+#               SLIPWAY_ADAPT=0 disables that (docs/reference/script-environment.md). It saves,
+#               stops and resumes by its own code, and its launcher's exit code is this script's.
 # Generated:    jobgen render jobscripts/specs/dask.toml --site jobscripts/sites/example.toml
 #                   --output jobscripts/dask.sh
 #               By jobgen 0.1.0. Do not edit: change those two files and run the command again.

@@ -1,8 +1,8 @@
 """All commands in README.md and docs/, in reading order, and the test that runs each.
 
 A command is a line after ``$`` in a fence, or a code span of several words. Each is in one of the tables below, or is
-run: in a fresh clone (``HERE``, tests/docs), or on the test cluster (``ON_CLUSTER``, ``ON_NODE``,
-tests/cluster/test_readme.py).
+run: in a fresh clone (``HERE``, tests/docs), on the test cluster (``ON_CLUSTER``, ``ON_NODE``,
+tests/cluster/test_readme.py), or as a dry run on a stub login node (``DRY_RUNS``, tests/unit/test_documented_runs.py).
 Decision records contain no commands.
 """
 
@@ -10,36 +10,31 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-NAMES = [
-    "guide",
-    "run",
-    "session",
-    "frameworks",
-    "interactive",
-    "reference",
-    "sites",
-    "dask",
-    "contract",
-    "restarts",
-    "images",
-    "adding",
-    "your-own",
-    "data",
-    "split",
-    "evaluate",
-    "sweeps",
-    "report",
-    "architecture",
-    "tutorials/mnist-slurm",
-    "tutorials/dask-pbs",
-    "tutorials/slurm-gpus",
-    "tutorials/model-parallel",
-    "tutorials/containers-horovod",
+NO_PAGES_OF_COMMANDS = ("decisions/", "reference/jobgen", "reference/trainer", "reference/slipway", "reference/errors")
+"""Records of decisions, and pages that build/generate writes from parsers and slugs."""
+
+
+def pages_of(navigation: list) -> Iterator[str]:
+    """Yield the pages of the site in reading order, from the ``nav`` of zensical.toml."""
+    for entry in navigation:
+        if isinstance(entry, str):
+            yield entry
+        else:
+            (content,) = entry.values()
+            yield from pages_of(content if isinstance(content, list) else [content])
+
+
+NAVIGATION = [*pages_of(tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]["nav"])]
+PAGES = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / name for name in NAVIGATION if not name.startswith(NO_PAGES_OF_COMMANDS)),
 ]
-PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in NAMES)]
 
 
 def python_of(page: str, number: int = 0) -> str:
@@ -47,11 +42,11 @@ def python_of(page: str, number: int = 0) -> str:
     return re.findall(r"(?s)```python\n(.*?)```", (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8"))[number]
 
 
-SCRIPT = python_of("guide")
-MINE = python_of("your-own")
-SESSION = python_of("session")
-CLASSIFY = python_of("evaluate")
-LIGHTNING, FABRIC, ACCELERATE = (python_of("frameworks", number) for number in range(3))
+SCRIPT = python_of("howto/from-one-gpu")
+MINE = python_of("howto/own-model")
+SESSION = python_of("howto/session")
+CLASSIFY = python_of("howto/evaluate")
+LIGHTNING, FABRIC, ACCELERATE = (python_of("howto/frameworks", number) for number in range(3))
 
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", flags=re.DOTALL | re.MULTILINE)
 SPAN = re.compile(r"`([^`\n]+(?:\n[^`\n]+)?)`")
@@ -59,18 +54,82 @@ COMMAND = re.compile(r"([A-Z_]+=\S* )*[a-z.][\w./-]* ")
 SHELLS = {"console", "bash", "sh"}
 
 ELSEWHERE = {
-    # README.md and docs/guide.md
     "apt-get install make python3-venv ca-certificates": ("build/fresh-chroot", "ca-certificates,make,python3,"),
+    'python -m pip install ".[session]"': ("tests/wheel/test_wheel.py", '[*pip, "install", *folder.glob'),
+    "python3 -m pip wheel --no-deps --wheel-dir wheels PATH/TO/slipway": (
+        "tests/wheel/test_wheel.py",
+        "(python3 -m pip wheel .*)",
+    ),
+    "sbatch --account=MINE --partition=GPU jobscripts/ddp.job": ("tests/cluster/test_jobs.py", "ddp.job"),
     "make test": (".ci/run", "\nmake test || status=1\n"),
-    # docs/dask.md
+    # docs/start/pbs.md
+    "qsub jobscripts/mine-ddp.pbs": ("tests/cluster/clusters.py", '"/opt/pbs/bin/qsub", "-V", *qsub'),
+    "qsub -q QUEUE -A PROJECT -l walltime=04:00:00 jobscripts/ddp.pbs": (
+        "tests/cluster/clusters.py",
+        '"/opt/pbs/bin/qsub", "-V", *qsub',
+    ),
+    "qsub -l walltime=04:00:00 jobscripts/mine-ddp.pbs": (
+        "tests/cluster/clusters.py",
+        '"/opt/pbs/bin/qsub", "-V", *qsub',
+    ),
+    'SLIPWAY_SCRIPT=my_train.py SLIPWAY_ARGS="--lr 0.1" qsub -V jobscripts/ddp.pbs': (
+        "tests/cluster/clusters.py",
+        '"/opt/pbs/bin/qsub", "-V", *qsub',
+    ),
+    "qsub runs/ddp-4711/job.sh": ("tests/cluster/clusters.py", '"-V", str(out / "job.sh")'),
+    "qdel 4711": ("tests/cluster/test_openpbs_jobs.py", 'openpbs.run("qdel"'),
+    # docs/howto
+    "SLIPWAY_IMAGE=slipway-cuda.sif jobgen submit image_build --site mine": (
+        "tests/stubrun/test_builds.py",
+        'SLIPWAY_IMAGE=f"{job}.sif"',
+    ),
+    "SLIPWAY_IMAGE=slipway-cuda12.sif SLIPWAY_VARIANT=cuda12 jobgen submit image_build --site mine": (
+        "tests/stubrun/test_builds.py",
+        'SLIPWAY_IMAGE=f"{job}.sif"',
+    ),
+    "USE_CONTAINER=0 SLIPWAY_VENV=local SLIPWAY_WHEELHOUSE=wheelhouse jobgen submit ddp --site mine": (
+        "tests/cluster/test_venv_builds.py",
+        '"cpu", "example", "venv=local"',
+    ),
+    "jobgen run runs/my_train-4711": (
+        "tests/cluster/test_run_command.py",
+        'login.follow("--nodes=2", f"runs/{run.name}")',
+    ),
+    "jobgen run runs/my_train-4711 --time 8:00:00": (
+        "tests/cluster/test_run_command.py",
+        'login.follow("--nodes=2", f"runs/{run.name}")',
+    ),
+    "jobgen run OUTPUT_FOLDER/my_train-4711 --nodes 1": (
+        "tests/cluster/test_run_command.py",
+        'login.follow("--nodes=2", f"runs/{run.name}")',
+    ),
+    "jobgen run runs/my_train-4711 --conda torch": (
+        "tests/cluster/test_run_command.py",
+        'login.follow("--nodes=2", f"runs/{run.name}")',
+    ),
+    "jobgen run runs/my_train-4711 -- --lr 0.0005": (
+        "tests/unit/test_jobgen_run.py",
+        'Job(path, "--x").plan().lines()',
+    ),
+    "jobgen run runs/ddp-4711 -- --epochs 60": ("tests/unit/test_jobgen_run.py", 'Job(path, "--x").plan().lines()'),
+    "jobgen run runs/ddp-4711 -- --lr 0.0005": ("tests/unit/test_jobgen_run.py", 'Job(path, "--x").plan().lines()'),
+    "trainer runs/mine/config.toml --output-dir runs/again --resume runs/mine/checkpoints/step_00000046": (
+        "tests/distributed/test_resume.py",
+        'str(whole / "checkpoints" / "step_00000003")',
+    ),
+    "salloc --nodes=3 --gpus-per-node=4 --cpus-per-task=32 --time=1:00:00 --partition=gpu --account=example": (
+        "tests/cluster/test_site.py",
+        '"salloc", "--quiet", "--nodes=2", "--gpus-per',
+    ),
+    "bash three.job --lr 0.1": ("tests/cluster/test_site.py", "bash jobscripts/ddp.job --epochs 1"),
+    "SLIPWAY_SCRIPT=my_train.py bash jobscripts/ddp.sh --lr 0.1": (
+        "tests/stubrun/test_scripts.py",
+        'project.run(script, "--lr", "1", SLIPWAY_SCRIPT="my train.py/"',
+    ),
+    "make docs": ("build/lint", "check build/docs"),
     "SLIPWAY_NODES=4 SLIPWAY_MIN_NODES=2 SLIPWAY_WAIT_SECONDS=900 bash dask.sh --epochs 20": (
         "tests/cluster/test_dask.py",
         'SLIPWAY_MIN_NODES="1"',
-    ),
-    # docs/interactive.md
-    "salloc --nodes=2 --gpus-per-node=2": (
-        "tests/cluster/test_site.py",
-        '"salloc", "--quiet", "--nodes=2", "--gpus-per',
     ),
     "bash jobscripts/ddp.job": ("tests/cluster/test_site.py", "bash jobscripts/ddp.job --epochs 1"),
     ".venv/bin/pip install --target .jupyter jupyterlab": ("tests/cluster/test_readme.py", '"--target", ".jupyter"'),
@@ -82,7 +141,6 @@ ELSEWHERE = {
         "tests/cluster/test_readme.py",
         "http://127.0.0.1:8899/",
     ),
-    # docs/images.md
     "apptainer pull pytorch-25.01.sif docker://nvcr.io/nvidia/pytorch:25.01-py3": (
         "tests/image/test_registry.py",
         "docker://pytorch/pytorch:2.13.0",
@@ -91,16 +149,13 @@ ELSEWHERE = {
         "tests/cluster/test_preflight.py",
         "test_user_script_runs_in_image_with_only_torch",
     ),
-    # docs/sites.md
     "jobgen site --detect --output jobscripts/sites/mine.toml": (
         "tests/cluster/test_detect.py",
         '"site", "--detect", "--output"',
     ),
     "jobgen site --detect --save": ("tests/unit/test_saved_site.py", '"site", "--detect", "--save"'),
-    # docs/report.md
     "trainer report STUDY": ("tests/unit/test_report_study.py", "make_study(tmp_path"),
     "trainer report SWEEP": ("tests/unit/test_report_sweep.py", "make_sweep(tmp_path"),
-    "pytest tests/distributed/test_resume.py": ("build/test", "tests/distributed tests/docs"),
     "SLIPWAY_VARIANT=cuda12 sbatch jobscripts/image_build.job": ("tests/stubrun/test_builds.py", "SLIPWAY_VARIANT="),
     "make image && make train": (".ci/run", "\nmake train # in the image now\n"),
     "make setup": ("build/test", "build/setup test"),
@@ -116,6 +171,11 @@ ELSEWHERE = {
         "tests/stubrun/test_builds.py",
         '"venv_build.job", SLIPWAY_HOROVOD="1"',
     ),
+    "SLIPWAY_VARIANT=cuda12 jobgen submit image_build --site mine": (
+        "tests/stubrun/test_builds.py",
+        "SLIPWAY_VARIANT=",
+    ),
+    "jobgen logs --follow": ("tests/unit/test_follow.py", 'main(["logs", "--follow", '),
     "sbatch jobscripts/image_build.job": ("tests/stubrun/test_builds.py", "image_build.job"),
     "jobgen submit image_build --site mine": ("tests/stubrun/test_builds.py", "image_build.job"),
     "make image": ("build/test", "build/image"),
@@ -123,7 +183,6 @@ ELSEWHERE = {
     "make test SYSTEM=1": (".ci/run", "SYSTEM=1"),
     "make test-all": ("Makefile", "\ntest-all: "),
     "make test-all SYSTEM=1": ("Makefile", "\ntest-all: "),
-    # docs/images.md
     "make lint": ("build/test", "build/lint"),
     "make test-image VARIANT=cuda12": ("tests/image/test_variants.py", '"make", "test-image", f"VARIANT='),
     "make test-image": ("build/test", "in-image)"),
@@ -163,7 +222,6 @@ ELSEWHERE = {
     ),
     "horovodrun --check-build": ("containers/smoke.sh", "horovodrun --check-build"),
     "python -m trainer.launch.preflight": ("tests/image/test_registry.py", '"trainer.launch.preflight"'),
-    # docs/guide.md, docs/sweeps.md
     "torchrun --nnodes 2 --node-rank 0 --nproc-per-node 1 --master-addr 10.0.0.1 --master-port 29500 "
     "-m trainer configs/digits.toml --backend ddp": (
         "tests/distributed/test_rendezvous.py",
@@ -179,29 +237,11 @@ ELSEWHERE = {
     ),
     "jobgen status sweeps/digits": ("tests/cluster/test_sweep.py", 'self.jobgen("status", "sweep")'),
     "jobgen status sweeps/digits/003": ("tests/cluster/test_sweep.py", 'jobgen("status", str(whole))'),
-    # docs/guide.md
     "trainer configs/digits.toml --nproc-per-node auto": (
         "tests/unit/test_device.py",
         "ranks_for_gpus(settings(split, **launch)) == ranks",
     ),
-    # docs/guide.md, docs/run.md
-    "jobgen run my_train.py --site mine --nodes 2 --gpus-per-node 4 --time 4:00:00 -- --lr 0.1": (
-        "tests/unit/test_jobgen_run.py",
-        'run = Job("my_train.py", "--lr", "0.1", nodes=2, gpus_per_node=4, time="4:00:00"',
-    ),
-    "jobgen run my_train.py --site mine --nodes 2 --gpus-per-node 4 --data /scratch/mine -- --my-flag 1": (
-        "tests/cluster/test_run_command.py",
-        '["my_train.py", "--gpus-per-node=2", "--",',
-    ),
-    "jobgen run my_train.py --nodes 2 --gpus-per-node 4": (
-        "tests/cluster/test_run_command.py",
-        '["my_train.py", "--gpus-per-node=2", "--",',
-    ),
-    "jobgen run my_train.py --site mine": (
-        "tests/cluster/test_run_command.py",
-        '["my_train.py", "--gpus-per-node=2", "--",',
-    ),
-    "jobgen run -m package.train --site mine": (
+    "jobgen run -m package.train": (
         "tests/cluster/test_run_command.py",
         '["-m", "package.train", "--name=mine",',
     ),
@@ -214,8 +254,6 @@ ELSEWHERE = {
         'login.follow("--nodes=2", f"runs/{run.name}")',
     ),
     "jobgen new mine": ("tests/distributed/test_new.py", "create("),
-    "jobgen run --help": ("tests/unit/test_jobgen_run.py", 'main(["run", "--help"])'),
-    # docs/data.md
     "SLIPWAY_CONFIG=configs/aerial.toml SLIPWAY_DATA=aerial.zip sbatch jobscripts/ddp.job": (
         "tests/image/test_data.py",
         '"zip": {},',
@@ -329,7 +367,6 @@ ELSEWHERE = {
         '("venv", "container"), ("library", "standalone")',
     ),
     "jobgen submit ddp-mpirun --site mine": ("tests/cluster/test_script_matrix.py", '("ddp-mpirun.job", "ddp")'),
-    # docs/adding.md
     "jobgen render ddp --site gridengine --output jobscripts/ddp.sge": ("tests/docs/test_adding.py", '"gridengine"'),
 }
 """Commands that need minutes or root: each with a test, or a file of CI, and the part of it that runs the command."""
@@ -337,11 +374,55 @@ ELSEWHERE = {
 NOWHERE = {
     "make prove": "runs the tests that `make test` leaves out, this one's neighbours among them",
     ".venv/bin/python -m pip install dask-jobqueue cryptography": "downloads what the tests' environment has",
-    'pip install "PATH/TO/slipway[session]"': "downloads a torch; tests/wheel installs the wheel alone",
+    "pip install .": "downloads nothing but msgspec; tests/wheel installs the wheel",
     "python bench/report.py": "writes 200 runs first; tests/unit/test_report.py tests what it calls",
     "python bench/split_auto.py": "measures for minutes; tests/unit/test_pipeline_stages.py tests what it calls",
+    "qsub -v SLIPWAY_SCRIPT=my_train.py jobscripts/mine-ddp.pbs": "the tests pass settings with -V",
+    "qsub -v SLIPWAY_SCRIPT=my_train.py,USE_CONTAINER=0,SLIPWAY_VENV=.venv jobscripts/mine-ddp.pbs": (
+        "the tests pass settings with -V"
+    ),
+    "qsub -I -l select=3:ncpus=32:ngpus=4:mpiprocs=4:ompthreads=8 -l place=scatter -l walltime=1:00:00 -q gpu": (
+        "needs a terminal of a node"
+    ),
+    'cd "$PBS_O_WORKDIR" && SLIPWAY_ARGS="--lr 0.1" bash three.pbs': "needs a terminal of a PBS node",
+    "qstat -f 4711": "needs a PBS",
+    "qstat -xf 4711": "needs a PBS",
+    "qrls 4711": "needs a PBS",
+    "scontrol show job": "needs a job in the queue",
+    "scontrol show job 4711": "needs a job in the queue",
+    "scontrol release 4711": "needs a held job",
+    "sacct -j 4711 --format=JobID,State,ExitCode,MaxRSS,ReqMem,NodeList": "needs slurmdbd",
+    "srun --nodes=3 --ntasks-per-node=1 hostname": "needs the shell of an allocation",
+    "jobgen shell --site mine --set devices_per_rank=4 --set options.jobid=4711 --set options.nodelist=node2": (
+        "needs the number of an allocation"
+    ),
+    "jobgen shell --site mine -- ls /scratch/shared": "needs a site's shared folder",
+    "conda activate torch": "needs conda",
+    "USE_CONTAINER=0 SLIPWAY_VENV=conda:torch jobgen shell --site mine": "needs conda",
+    "source ~/envs/torch/bin/activate": "names the reader's environment",
+    "python3 -m venv --system-site-packages mine": "needs environment modules",
+    "python3 -m venv /opt/jobgen && /opt/jobgen/bin/pip install .": "is the centre's folder",
+    "SLIPWAY_IMAGE=pytorch-25.01.sqsh SLIPWAY_SCRIPT=my_train.py jobgen submit ddp --site mine": "needs Pyxis",
+    "enroot import --output pytorch-25.01.sqsh docker://nvcr.io#nvidia/pytorch:25.01-py3": "needs Enroot",
+    "podman build --tag slipway .": "needs Podman",
+    "wandb sync runs/my_train-4711/wandb/offline-run-*": "needs an account at Weights & Biases",
+    "tensorboard --logdir runs": "goes on until Ctrl-C",
+    "make gpu-pack": "downloads wheels; tests/unit/test_gpu.py tests what it calls",
+    'make gpu ARGS="bench start"': "runs benchmarks for minutes",
     "make image VARIANT=cuda": "an hour and 20 GB: built by hand; `make prove` tests what is there",
     "make image VARIANT=cuda12": "likewise",
+    "make image VARIANT=cuda12 ROUTES=registry": "likewise; tests/image/test_registry.py builds the CPU image so",
+    "make image VARIANT=cuda12 ROUTES=registry SCRATCH=/scratch/$USER/slipway-build": "likewise",
+    "cp dist/slipway-cuda12.sif slipway.sif": "needs that image",
+    'qmgr -c "set queue QUEUE kill_delay = 40"': "needs the administrator of a PBS",
+    'qmgr -c "delete hook slipway"': "needs the administrator of a PBS",
+    "qstat -Q -f": "needs a PBS",
+    "qstat -Q -f QUEUE": "needs a PBS",
+    "echo true | qsub -q QUEUE": "needs a node of a PBS",
+    "git pull": "needs a remote repository",
+    "git pull && /opt/jobgen/bin/pip install .": "likewise, and the centre's folder",
+    "source .venv-jobgen/bin/activate && python -m pip install .": "the command of docs/start/site.md, again",
+    "jobgen run runs/my_train-4711 --image slipway-old.sif": "needs an old image",
     "make locks": "asks an index for the newest packages, and changes the locks",
     "qstat --version": "needs a PBS; tests/cluster/test_openpbs_jobs.py has one, under other paths",
     "pbsnodes -a": "likewise",
@@ -355,9 +436,9 @@ NOWHERE = {
     "srun --help": "of a cluster with Pyxis",
     "python -c \"import torch, torchvision; torch.save(torchvision.models.get_model('resnet101', weights='DEFAULT')"
     ".state_dict(), 'resnet101.pt')\"": "downloads weights; tests/unit/test_models.py starts from such a file",
-    "watch jobgen status RUN": "goes on until Ctrl-C; what it repeats is in docs/guide.md",
-    "wandb sync": "needs an account at Weights & Biases",
+    "watch jobgen status RUN": "goes on until Ctrl-C; what it repeats is in docs/howto/commands.md",
     "sacctmgr show associations user=$USER": "needs slurmdbd, which the test cluster does not have",
+    "scontrol reconfigure": "is the administrator's; tests/cluster/test_slurm_epilogue.py runs it",
     "scontrol requeue": "is what tests/cluster/test_jobs.py sees the job scripts do",
     "ssh NODE true": "needs a site's remote shell; tests/cluster/test_launchers.py has one",
     "time ls -R .venv | wc -l": "measures a site's shared disk",
@@ -366,6 +447,9 @@ NOWHERE = {
 """Commands that no test runs, with the reason. Most of them query a cluster's properties."""
 
 NO_COMMANDS = {
+    "qstat -f",
+    'place = "scatter:exclhost"',
+    'launcher = "mpirun"',
     "trainer pack",
     "trainer report",
     "zip -0 -r",
@@ -377,14 +461,23 @@ NO_COMMANDS = {
     "for step in session.steps(10_000)",
     "ssh -o BatchMode=yes -o ConnectTimeout=20 -o ControlPath=none",
     'gpu_request = "gres"',
+    "nothing wrong",
+    "python -m",
+    "python -u",
+    "python SCRIPT",
+    'binds = ["/scratch/shared"]',
+    'venv = "modules"',
+    "conda env list",
+    "conda activate",
+    "export scratch=...",
+    "grep '^#SBATCH' three.job",
+    "grep '^#PBS' three.pbs",
     "podman run",
     "nsys profile --trace=cuda,nvtx,osrt --sample=none",
     "apptainer run --nv ... IMAGE torchrun ...",
     "podman run --rm ... IMAGE torchrun ...",
     "srun --container-image=IMAGE ... torchrun ...",
     "srun --nodes=1 --nodelist",
-    "srun --nodes=1 --nodelist=NODE",
-    "set SLIPWAY_DEVICES_PER_RANK=2",
     'placement = "node-by-node"',
     'sh "$lib/name_node.sh" SOURCE',
     'sh "$lib/name_rank.sh" SOURCE',
@@ -408,17 +501,26 @@ NO_COMMANDS = {
     "slipway export",
     "cp -a",
     "rsync -a",
-    "srun --pty",
     "torchrun --max-restarts",
     "python eval.py",
     "chmod o-w",
-    "chmod go-w",
     "nodes_out_of_service NODE...",
 }
 """Values of settings, names of commands, calls of functions, and parts of scripts."""
 
 PROGRAMS = {
-    *("build/generate", "build/setup", "jobgen", "make", "python", "python3", "slipway", "source", "trainer"),
+    *(
+        "build/generate",
+        "build/gpu",
+        "build/setup",
+        "jobgen",
+        "make",
+        "python",
+        "python3",
+        "slipway",
+        "source",
+        "trainer",
+    ),
     *("chmod", "cp", "curl", "echo", "export", "getent", "ip", "realpath", "tar"),
     *("horovodrun", "mpirun", "torchrun"),
 }
@@ -430,14 +532,14 @@ SPOKEN_OF = re.compile(
 )
 """Commands that pages mention only by name."""
 
-LOOKUPS = re.compile(r"(sbatch|mpirun) --version|sinfo .*|scontrol show .*|command -v .*|ip route get .*")
+LOOKUPS = re.compile(r"(sbatch|mpirun) --version|(sinfo|squeue) .*|scontrol show .*|command -v .*|ip route get .*")
 """Queries that users run on a cluster before they describe it."""
 
 
 def commands_of(page: Path) -> list[str]:
     """Return the commands of a page in order: all lines of a fence, and code spans of several words.
 
-    A fence inside a list holds a file, not commands.
+    An indented fence is in a tab of the site if its language is console; in a list it holds a file.
     """
     found: list[str] = []
     text, end = page.read_text(encoding="utf-8"), 0
@@ -447,8 +549,8 @@ def commands_of(page: Path) -> list[str]:
         found += [span for span in words if COMMAND.match(span) and not SPOKEN_OF.fullmatch(span)]
         if fence:
             end = fence.end()
-            if fence[2] in SHELLS and not fence[1]:
-                lines = fence[3].splitlines()
+            if fence[2] == "console" or (fence[2] in SHELLS and not fence[1]):
+                lines = textwrap.dedent(fence[3]).splitlines()
                 shown = [line.removeprefix("$ ") for line in lines if line.startswith("$ ") or fence[2] != "console"]
                 found += [re.sub(" +# .*", "", line) for line in shown]
     return found
@@ -463,13 +565,17 @@ ON_CLUSTER = [
     if re.search(r"(^| )(sbatch (?!--version)|jobgen (submit|status|logs|cancel) )", command)
     and "--dry-run" not in command
 ]
+DRY_RUNS = [command for command in _TESTED if command.startswith("jobgen run ")]
 ON_NODE = [command for command in _TESTED if "jobgen shell " in command and "--dry-run" not in command]
 ASKED = [command for command in _TESTED if LOOKUPS.fullmatch(command)]
-HERE = [command for command in _TESTED if command not in [*ON_CLUSTER, *ON_NODE, *ASKED]]
+HERE = [command for command in _TESTED if command not in [*ON_CLUSTER, *ON_NODE, *DRY_RUNS, *ASKED]]
 
 LEAVES = {
     "apptainer pull pytorch-25.01.sif docker://nvcr.io/nvidia/pytorch:25.01-py3": "pytorch-25.01.sif",
+    "enroot import --output pytorch-25.01.sqsh docker://nvcr.io#nvidia/pytorch:25.01-py3": "pytorch-25.01.sqsh",
     "jobgen submit image_build --site mine": "slipway.sif",
+    "make wheelhouse": "wheelhouse/torch.whl",
+    "SLIPWAY_WHEELHOUSE=wheelhouse SLIPWAY_VENV=.venv-nodes sbatch jobscripts/venv_build.job": ".venv-nodes/bin/python",
     "SLIPWAY_HOROVOD=1 SLIPWAY_VENV=.venv-horovod jobgen submit venv_build --site mine": ".venv-horovod/bin/python",
 }
 """Files that a command that runs elsewhere creates for later commands."""

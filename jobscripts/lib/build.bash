@@ -85,7 +85,16 @@ build_image() {
         unfinished='' # the image is complete: do not remove it
         die cannot-write "cannot replace $SLIPWAY_IMAGE by the new image, which is $built"
     }
-    log "$SLIPWAY_IMAGE is ready: SLIPWAY_IMAGE=${SLIPWAY_IMAGE@Q} sbatch jobscripts/ddp.job"
+    log "$SLIPWAY_IMAGE is ready: SLIPWAY_IMAGE=${SLIPWAY_IMAGE@Q} $(training_command)"
+}
+
+# training_command: print the command that submits the example, with settings of the environment.
+training_command() {
+    case $scheduler in
+        slurm) echo 'sbatch jobscripts/ddp.job' ;;
+        pbs) echo 'qsub -V jobscripts/ddp.pbs' ;; # without -V, PBS does not pass the settings on
+        *) echo 'bash jobscripts/ddp.sh' ;;
+    esac
 }
 
 # is_sif PATH: return 0 if PATH is a file in Apptainer's format SIF, whose magic string follows 32
@@ -130,8 +139,8 @@ build_venv() {
     ln --symbolic -- "${built##*/}" "$built/.link" &&
         mv --force --no-target-directory -- "$built/.link" "$SLIPWAY_VENV" ||
             die cannot-write "cannot replace $SLIPWAY_VENV by the new environment $built"
-    log "$SLIPWAY_VENV is ready: USE_CONTAINER=0 SLIPWAY_VENV=${SLIPWAY_VENV@Q} sbatch" \
-        "jobscripts/ddp.job"
+    log "$SLIPWAY_VENV is ready: USE_CONTAINER=0 SLIPWAY_VENV=${SLIPWAY_VENV@Q}" \
+        "$(training_command)"
     list_older_venvs "$built"
 }
 

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Generated from src/slipway/base/slugs.py by build/generate: do not edit. The exit codes of job
-# script errors; docs/errors.md describes them.
+# script errors; docs/reference/errors.md describes them.
 declare -Ar ERROR_CODE=(
     [unclosed-quote]=78
     [misplaced-arguments]=78

@@ -1,8 +1,8 @@
 #!/bin/sh
 # find_ranks.sh LAUNCH: print the numbers of this user's processes on this node that launches of
-# this job have left: those whose variable SLIPWAY_LAUNCH is LAUNCH, in which * matches anything.
-# Does not find processes that have overwritten their environment or do not allow reading it.
-# Returns 1 if there are none.
+# this job have left: those whose variable SLIPWAY_LAUNCH is LAUNCH, in which * matches anything, or
+# LAUNCH.nodeN, as remote_script sets it. Does not find processes that have overwritten their
+# environment or do not allow reading it. Returns 1 if there are none.
 set -u
 pattern=$(printf '%s\n' "$1" | sed 's/[].[\^$]/\\&/g; s/\*/.*/g')
 
@@ -21,7 +21,7 @@ belongs_to_other_job() {
 }
 
 grep --files-with-matches --no-messages --null-data --line-regexp \
-    -e "SLIPWAY_LAUNCH=$pattern" /proc/[0-9]*/environ | {
+    -e "SLIPWAY_LAUNCH=$pattern\(\.node[0-9]*\)\?" /proc/[0-9]*/environ | {
     code=1
     while read -r file; do
         number=${file#/proc/}

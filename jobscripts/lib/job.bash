@@ -133,7 +133,7 @@ log() {
     echo "$script_name: $*" >&2 || :
 }
 
-# error SLUG MESSAGE: log an error. docs/errors.md describes each slug.
+# error SLUG MESSAGE: log an error. docs/reference/errors.md describes each slug.
 error() {
     log "error[$1]: ${*:2}"
 }
@@ -200,7 +200,7 @@ check_settings() {
     for name in "${!SLIPWAY_@}"; do
         [ -v "SETTING_EXPECTED[$name]" ] || [[ " ${OTHER_VARIABLES[*]} " == *" $name "* ]] ||
             warn unknown-setting \
-                "$name is set, but is not a setting: docs/contract.md lists the settings"
+                "$name is set, but is not a setting: docs/reference/settings.md lists the settings"
     done
     for name in "${SETTINGS[@]}"; do
         check_setting "$name"

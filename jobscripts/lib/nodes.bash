@@ -74,12 +74,13 @@ terminate_node_processes() {
 # reason. The scheduler may not know of these processes. So a guard in a separate process group then
 # sends SIGTERM to the command's process group, and after GUARD_SECONDS sends SIGKILL to that group
 # and to all processes with its SLIPWAY_LAUNCH. After COMMAND has ended, its remaining processes are
-# killed in the same way. SSH_CLIENT is unset because Bash would read ~/.bashrc, which may change
-# PATH.
+# killed in the same way; those of another node of the job, as two Dask workers can share a machine,
+# are not. SSH_CLIENT is unset because Bash would read ~/.bashrc, which may change PATH.
 remote_script() {
     local number=$1 launch=${SLIPWAY_LAUNCH:-step.$job_id.$run_mark.$BASHPID.$RANDOM} end
     shift
-    end="sh ${lib@Q}/end_ranks.sh ${launch@Q} $GUARD_SECONDS"
+    launch=${launch@Q}.node$number
+    end="sh ${lib@Q}/end_ranks.sh $launch $GUARD_SECONDS"
     (unset_local_variables && export -p)
     cat <<END
 {

@@ -61,14 +61,15 @@ use_smallest_gpu_count() {
 }
 
 # refuse_mig_slices: fail if several ranks were given slices of GPUs (MIG). A process sees at most
-# one slice, and NCCL cannot connect slices (NVIDIA's MIG User Guide, application considerations).
+# one slice, and NCCL before 2.32 cannot connect slices (NVIDIA's MIG User Guide, application
+# considerations; user guide of NCCL 2.32, Using MIG instances).
 refuse_mig_slices() {
     [[ ${CUDA_VISIBLE_DEVICES:-} == *MIG-* ]] && [ "$SLIPWAY_DEVICE" != cpu ] || return 0
     [ "$scheduler" != local ] || return 0 # count_ranks has used torch's own count
     ((world_size == 1)) ||
         die mig-slices \
-            "the job was given MIG slices, but NCCL cannot connect $world_size ranks on slices:" \
-            "request whole GPUs; \`jobgen submit single --site SITE\` uses one slice"
+            "the job was given MIG slices, but NCCL before 2.32 cannot connect $world_size ranks" \
+            "on slices: request whole GPUs; \`jobgen submit single --site SITE\` uses one slice"
 }
 
 # log_idle_gpus: warn how many GPUs of each node no rank uses, and whether the ranks fit on fewer

@@ -3,14 +3,15 @@
 # again as the next attempt, on healthy nodes.
 
 : "${SLIPWAY_PROBE_SECONDS:=20}"
-spare_nodes=()
+# Scripts without restarts, such as a Dask client, have none.
+allocation=() lost_nodes=() spare_nodes=()
 
 # reserve_spares: keep the last SLIPWAY_SPARES nodes of the job as spare nodes. Sets allocation and
-# healthy_nodes, all nodes; lost_nodes, empty; planned_nodes, the number of nodes that train;
-# spare_nodes; and what set_nodes sets. Fails if no node remains for training.
+# healthy_nodes, all nodes; planned_nodes, the number of nodes that train; spare_nodes; and what
+# set_nodes sets. Fails if no node remains for training.
 reserve_spares() {
     local spares=${SLIPWAY_SPARES:-0}
-    allocation=("${nodes[@]}") healthy_nodes=("${nodes[@]}") lost_nodes=() failed=''
+    allocation=("${nodes[@]}") healthy_nodes=("${nodes[@]}") failed=''
     declare -gA failures=()
     ((spares < ${#nodes[@]})) ||
         die too-few-nodes \

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Generated from src/slipway/base/contract.py by build/generate: do not edit. The settings of all
-# job scripts and their valid values; docs/contract.md describes them.
+# job scripts and their valid values; docs/reference/settings.md describes them.
 readonly SETTINGS=(
     USE_CONTAINER
     BACKEND

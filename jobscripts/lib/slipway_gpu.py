@@ -129,7 +129,7 @@ def advice(gpus: Gpus) -> str:
     if unknown := _without_kernels(gpus, every):
         return (
             f"no variant has kernels for compute capability {_text(unknown[0])}: "
-            "docs/images.md describes how to build for another torch"
+            "docs/howto/build-image.md describes how to build for another torch"
         )
     needs = BLACKWELL_DRIVER if max(gpus.capabilities) >= BLACKWELL else min(VARIANTS.values())
     return f"the driver must be of branch {needs.driver} or later (CUDA {_text(needs.cuda)})"

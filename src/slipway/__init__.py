@@ -1,8 +1,8 @@
 """Training runs that stop, resume and requeue safely. Importing this package does not import torch.
 
-The public API is ``Session``, ``Sampler``, ``peek``, ``Stopped`` and ``SessionError`` (docs/session.md),
-``PackedImages`` (docs/data.md), and ``slipway.lightning.SlipwayCallback`` (docs/frameworks.md). All other modules are
-internal to these, the trainer and jobgen, and may change with each version.
+The public API is ``Session``, ``Sampler``, ``peek``, ``Stopped`` and ``SessionError`` (docs/howto/session.md),
+``PackedImages`` (docs/howto/packed-data.md), and ``slipway.lightning.SlipwayCallback`` (docs/howto/frameworks.md). All
+other modules are internal to these, the trainer and jobgen, and may change with each version.
 """
 
 from __future__ import annotations

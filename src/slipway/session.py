@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class Session:
-    """Context manager that makes a script's training loop stoppable and resumable; see docs/session.md.
+    """Context manager that makes a script's training loop stoppable and resumable; see docs/howto/session.md.
 
     ::
 
@@ -415,7 +415,8 @@ class Session:
     def warm_up(self, step: Callable[[], object]) -> None:
         """Call ``step``, a forward and a backward pass, and undo its effects; all ranks, before the first epoch.
 
-        DistributedDataParallel on three or more ranks then resumes bitwise identically (docs/decisions/0003).
+        DistributedDataParallel on three or more ranks then resumes bitwise identically
+        (docs/decisions/0003-warm-up-before-the-first-step.md).
 
         Args:
             step: called once, without arguments. Gradients are then cleared, and buffers are restored. The global

@@ -20,7 +20,7 @@ OLDEST_PYTHON = (3, 11)
 
 
 def main() -> int:
-    """Run the command line and return the exit code (docs/contract.md lists them)."""
+    """Run the command line and return the exit code (docs/reference/exit-codes.md lists them)."""
     if sys.version_info < OLDEST_PYTHON:
         found = ".".join(map(str, sys.version_info[:2]))
         print(

@@ -29,7 +29,7 @@ def cluster(tmp_path_factory):
 def place(tmp_path):
     """Return a fresh clone after README's steps 1 and 2, with the reader's own environment and data."""
     folder = fresh_clone(tmp_path / "clone")
-    for name in (".venv", ".venv-horovod"):
+    for name in (".venv", ".venv-horovod", ".venv-nodes"):
         (folder / name).symlink_to(sys.prefix)
     (folder / "slipway.sif").touch()  # submission checks that the image exists; with USE_CONTAINER=0 jobs do not use it
     shutil.copy(folder / "jobscripts/sites/example.toml", folder / "jobscripts/sites/mine.toml")
@@ -95,7 +95,8 @@ def test_documented_submit_command_trains_as_described(request, place, at_login,
     elif own:
         assert "4 ranks, loss 0.0" in said
     elif not tests:
-        assert f"{2 if split or '--nodes=1' in command else 4} rank(s)" in said
+        halved = "--nodes=1" in command or "ranks_per_node=1" in command
+        assert f"{2 if split or halved else 4} rank(s)" in said
     if "horovod" in command:
         assert '"--backend", "horovod"' in next(place.glob("runs/*/run.json")).read_text()
 
@@ -114,7 +115,7 @@ def test_documented_follow_command_works_on_job(at_login, job, command):
         return
     said = at_login(line)
     followed.ends(JobState="CANCELLED" if "cancel" in command else "COMPLETED")
-    expected = {"status": f"run runs/ddp-{followed.number}: ", "logs": "epoch 1/1", "cancel": ""}
+    expected = {"status": f"runs/ddp-{followed.number}", "logs": "epoch 1/1", "cancel": ""}
     assert expected[command.split()[1]] in said
 
 

@@ -13,6 +13,7 @@ TOLERANCE = 1e-4
 FLAGS = ["--compile", "--arch", "mlp", "--epochs", "2", "--no-figures", "--amp", "none"]
 
 
+@pytest.mark.prove
 def test_resumed_run_reuses_compiled_kernels_of_run_folder(tmp_path):
     compiler = tmp_path / "compiler"
     compiler.write_text(f'#!/bin/sh\necho "$*" >>"{tmp_path}/$COMPILED_BY.calls"\nexec c++ "$@"\n')

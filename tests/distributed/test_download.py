@@ -39,7 +39,7 @@ def served(folder):
 
 
 def fetch(resources, mirror, data, log, *, code=0):
-    """Download MNIST from a mirror to the folder ``data`` as in docs/data.md; return the output."""
+    """Download MNIST from a mirror to the folder ``data`` as in docs/howto/data.md; return the output."""
     with served(mirror) as url:
         program = SCRIPT.format(replaced={"mirrors": [url], "resources": resources})
         flags = ["--dataset", "mnist", "--download", "--data-dir", str(data), "--dry-run"]

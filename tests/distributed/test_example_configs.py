@@ -3,12 +3,18 @@
 import csv
 import json
 import re
+import tomllib
 
 import pytest
+import torch
 
 from messages import assert_names
 from mnist_files import write_mnist
 from support import ROOT, TRAINER, output_of, train, weights
+from trainer.config.settings import ModelConfig
+from trainer.model import build_model
+from trainer.parallel.device import cuts_of
+from trainer.parallel.stages.cut import cut
 
 CONFIGS = ROOT / "configs"
 
@@ -69,3 +75,13 @@ def test_cpu_config_uses_omp_num_threads_of_job(tmp_path):
     assert re.search(r"(?m)^2 CPU threads.*\bOMP_NUM_THREADS", said)
     assert "1 rank(s) on cpu" in said
     assert records(tmp_path / "run", "validation")[-1]["accuracy"] > 0.9
+
+
+def test_split_efficientnet_config_cuts_model_after_fourth_block():
+    model = tomllib.loads((CONFIGS / "split-efficientnet.toml").read_text())["model"]
+    whole = build_model(ModelConfig(**model), shape=(3, 64, 64), classes=10).eval()
+    first, second = stages = cut(whole, cuts_of(model["split"]))
+    parts = [{re.match(r"features\.\d|\w+", name)[0] for name, _ in stage.named_parameters()} for stage in stages]
+    assert parts == [{f"features.{n}" for n in range(4)}, {*(f"features.{n}" for n in range(4, 9)), "classifier"}]
+    images = torch.randn(2, 3, 64, 64)
+    assert torch.equal(second(first(images)), whole(images))

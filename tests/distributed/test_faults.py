@@ -152,6 +152,27 @@ def test_run_folder_turned_read_only_gives_one_line_error(tmp_path):
     assert "Traceback" not in said
 
 
+LOOKS_AT_EXIT = """
+import os, sys
+end = os._exit
+
+def look(code):
+    sys.stderr.write(f"group={sys.modules['torch.distributed'].is_initialized()}\\n")
+    sys.stderr.flush()
+    end(code)
+
+os._exit = look
+"""
+"""Ranks end with this function."""
+
+
+def test_process_group_is_destroyed_before_exit(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(LOOKS_AT_EXIT)
+    flags = ["--arch", "mlp", "--max-steps", "2", "--no-figures"]
+    said = train("torchrun", 2, tmp_path / "run", *flags, PYTHONPATH=str(tmp_path))
+    assert re.findall(r"group=(\w+)", said) == ["False"] * 2, said
+
+
 @pytest.mark.prove
 @pytest.mark.timeout(1800)
 def test_forty_short_runs_of_four_ranks_exit_with_0(tmp_path, table):

@@ -32,6 +32,24 @@ def copied(finished, tmp_path):
     return shutil.copytree(finished, tmp_path / "run", symlinks=True)
 
 
+OPENS = """
+import os, sys
+def record(event, args):
+    if event in {"open", "os.mkdir", "os.rename"} and "/checkpoints/" in str(args[0]) and "RANK" in os.environ:
+        with open(os.environ["SEEN"] + os.environ["RANK"], "a") as file:
+            print(event, *args, file=file)
+sys.addaudithook(record)
+"""
+
+
+def test_only_rank_0_opens_files_of_checkpoints(tmp_path):
+    out, seen = tmp_path / "run", tmp_path / "seen"
+    (tmp_path / "sitecustomize.py").write_text(OPENS)
+    train("spawn", 2, out, *SHORT, imports=True, PYTHONPATH=str(tmp_path), SEEN=str(seen))
+    assert (out / "checkpoints" / "latest").exists()
+    assert [path.name for path in tmp_path.glob("seen?")] == ["seen0"]
+
+
 def test_run_files_follow_trainer_umask_instead_of_process_umask(tmp_path):
     out = tmp_path / "run"
     out.mkdir(mode=0o750)

@@ -28,12 +28,14 @@ FLAGS = ["--selftest", "--device", "cpu"]
 def test_selftest_of_healthy_ranks_reports_their_placement(launcher, ranks, tmp_path):
     said = train(launcher, ranks, tmp_path / "run", *FLAGS)
     for rank in range(ranks):
-        assert f": rank {rank}, local rank {rank}, cpu, 1 thread(s) on " in said
+        here = rf"\b{socket.gethostname()}: rank {rank}, local rank {rank}, cpu, 1 thread\(s\) on "
+        assert re.search(here + r".*, forward [\d.]+ ms, ", said)
     assert said.count(f"all-reduce {ranks * (ranks + 1) // 2} in ") == ranks
     assert re.search(rf"selftest: {ranks} rank\(s\).* 1 node", said)
     assert slugs(said) == []
     assert status(tmp_path / "run")["state"] == "done"
     assert verdict(tmp_path / "run") == "done 0 complete\n"
+    assert not any((tmp_path / "run" / "checkpoints").iterdir())
 
 
 def pair(tmp_path, *, source=None, meanwhile=lambda _: None, **env):

@@ -1,4 +1,4 @@
-"""Means over ranks, and calls that only rank 0 may make."""
+"""Means over ranks, data that differ between ranks, and calls that only rank 0 may make."""
 
 import json
 import time
@@ -36,6 +36,26 @@ def test_mean_over_ranks_is_independent_of_stops(tmp_path):
 def test_pass_on_only_one_rank_is_refused(alone, tmp_path):
     said = output_of(words("alone", 2), tmp_path / "log", code=1, RUN_DIR=str(tmp_path / "run"), ALONE=alone)
     assert "uneven-passes" in slugs(said)
+
+
+def slugs_of_shared_data(tmp_path, *, sampler, unseeded, code=0):
+    env = {"RUN_DIR": str(tmp_path / "run"), "SAMPLER": sampler, "UNSEEDED": unseeded}
+    return {*slugs(output_of(words("shared_data", 2), tmp_path / "log", code=code, **env))}
+
+
+@pytest.mark.parametrize("sampler", ["torch", "slipway"])
+@pytest.mark.parametrize(
+    ("unseeded", "code", "said"),
+    [("split", 1, {"different-data"}), ("samples", 0, {"different-data"}), ("nothing", 0, set())],
+)
+def test_data_that_sampler_divides_must_be_same_on_all_ranks(sampler, unseeded, code, said, tmp_path):
+    assert slugs_of_shared_data(tmp_path, sampler=sampler, unseeded=unseeded, code=code) == said
+
+
+@pytest.mark.parametrize("sampler", ["shuffle", "in order"])
+@pytest.mark.parametrize(("unseeded", "said"), [("nothing", {"undivided-data"}), ("split", set())])
+def test_data_that_each_rank_reads_whole_warn(sampler, unseeded, said, tmp_path):
+    assert slugs_of_shared_data(tmp_path, sampler=sampler, unseeded=unseeded) == said
 
 
 def test_unsavable_state_raises_same_error_on_all_ranks(tmp_path):

@@ -63,19 +63,24 @@ def test_script_for_another_launcher_joins_as_torchrun_rank(script, tmp_path):
     assert (code, formed, sizes) == (0, {(0, 2), (1, 2)}, ["2\n"]), output
 
 
-@pytest.mark.parametrize("job", ["ddp.job", "ddp-ranks.job"])
-def test_slurm_variables_of_job_step_describe_rank(job, tmp_path):
+@pytest.mark.parametrize(
+    ("job", "nodes"),
+    [("ddp.job", ["node1", "node2"]), ("ddp-ranks.job", ["node1", "node2"]), ("ddp-ranks.job", ["node1"])],
+)
+def test_slurm_variables_of_job_step_describe_rank(job, nodes, tmp_path):
+    """Four ranks: two on each of two nodes, or all on one."""
+    each = 4 // len(nodes)
     (tmp_path / "bin").mkdir()
-    for name, text in {"srun": SRUN, "scontrol": "#!/bin/sh\necho node1\necho node2\n"}.items():
+    for name, text in {"srun": SRUN, "scontrol": f"#!/bin/sh\nprintf '%s\\n' {' '.join(nodes)}\n"}.items():
         (tmp_path / "bin" / name).write_text(text)
         (tmp_path / "bin" / name).chmod(0o755)
     env = {
         "PATH": f"{tmp_path}/bin:{os.environ['PATH']}",
         "ENVIRONMENT": "BATCH",  # as sbatch sets it
         "SLURM_JOB_ID": "4711",
-        "SLURM_JOB_NODELIST": "node[1-2]",
-        "SLURM_JOB_CPUS_PER_NODE": "8(x2)",
-        "SLURM_GPUS_ON_NODE": "2",
+        "SLURM_JOB_NODELIST": ",".join(nodes),
+        "SLURM_JOB_CPUS_PER_NODE": f"{4 * each}(x{len(nodes)})",
+        "SLURM_GPUS_ON_NODE": str(each),
         "SLURM_SUBMIT_DIR": str(ROOT),
         "MASTER_ADDR": "0.0.0.0",  # noqa: S104 -- this machine; a job of several nodes refuses 127.0.0.1
         "GLOO_SOCKET_IFNAME": "lo",
@@ -89,7 +94,7 @@ def test_slurm_variables_of_job_step_describe_rank(job, tmp_path):
     with started(["bash", f"jobscripts/{job}"], tmp_path / "log", **env) as launch:
         assert launch.wait() == 0, launch.output
     found = re.findall(r"joined as (\d) of (\d), GPU (\d), (\d+) threads", launch.output)
-    assert sorted(found) == [("0", "4", "0", "4"), ("1", "4", "1", "4"), ("2", "4", "0", "4"), ("3", "4", "1", "4")]
+    assert sorted(found) == [(str(rank), "4", str(rank % each), "4") for rank in range(4)]
     assert "ranks-not-connected" not in slugs(launch.output)
 
 

@@ -1,4 +1,4 @@
-"""docs/adding.md, followed literally in copies of the tree: the example scheduler and container runtime run ranks."""
+"""docs/contributing/adding.md, followed literally in copies of the tree: its scheduler and its runtime run ranks."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import pytest
 
 from readme import ROOT, fresh_clone
 
-PAGE = (ROOT / "docs" / "adding.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "contributing" / "adding.md").read_text(encoding="utf-8")
 NEW = re.compile(r"`([\w./-]+)`:\n\n +```\w+\n(.*?) +```\n", flags=re.DOTALL)
 CH_RUN = """#!/bin/sh
 printf "%s\\n" "$@" >"$CALLS.$$"

@@ -1,11 +1,9 @@
 """The ``trainer report`` page in Chromium and the W3C's checker (Nu), which find what tests of its text cannot."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -20,23 +18,10 @@ EVIL = "<img src=http://slipway.invalid/x onerror=console.log(12345)><script>con
 pytestmark = pytest.mark.prove
 
 
-@pytest.fixture(scope="module")
-def browser():
-    """Return a function that opens a page in Debian's Chromium, which may be only unpacked, and returns its log."""
-    folder = subprocess.check_output([ROOT / "build" / "debs", "chromium"], text=True).strip()
-    libraries = {str(path.parent) for path in Path(folder, "usr", "lib").rglob("*.so*")}
-    env = os.environ | {"LD_LIBRARY_PATH": ":".join(sorted(libraries))}
-    quiet = ["--disable-gpu", "--disable-background-networking", "--disable-component-update", "--no-first-run"]
-
-    def open_page(page, *words):
-        profile = page.with_name("profile")
-        shutil.rmtree(profile, ignore_errors=True)
-        command = [f"{folder}/usr/lib/chromium/chromium", "--headless", *quiet, f"--user-data-dir={profile}"]
-        command += ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium refuses to run as root with a sandbox
-        command += ["--enable-logging=stderr", "--hide-scrollbars", *words, page.as_uri()]
-        return subprocess.run(command, env=env, check=True, capture_output=True, text=True, timeout=600)
-
-    return open_page
+def browser(page, *words):
+    """Open a page in Chromium; return what it prints, with its log in ``stderr``."""
+    command = [ROOT / "build" / "browser", "--enable-logging=stderr", *words, page.as_uri()]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +61,7 @@ def pages(tmp_path):
     yield tmp_path / "page.html"
 
 
-def test_report_page_runs_no_injected_script_and_sends_no_requests(tmp_path, browser):
+def test_report_page_runs_no_injected_script_and_sends_no_requests(tmp_path):
     page, net = tmp_path / "page.html", tmp_path / "net.json"
     page.write_text(f"<!doctype html><title>no policy</title><p>{EVIL}")
     assert "12345" in browser(page, "--dump-dom", f"--log-net-log={net}").stderr
@@ -91,7 +76,7 @@ def test_report_page_runs_no_injected_script_and_sends_no_requests(tmp_path, bro
 
 @pytest.mark.parametrize("scheme", [0, 1], ids=["dark", "light"])
 @pytest.mark.parametrize("width", [1280, 420])
-def test_report_page_renders_on_wide_and_narrow_screens(tmp_path, browser, width, scheme):
+def test_report_page_renders_on_wide_and_narrow_screens(tmp_path, width, scheme):
     make_confusion(run := make_run(tmp_path / "run"))
     report(tmp_path, run)
     picture = tmp_path / "page.png"
@@ -103,7 +88,7 @@ def test_report_page_renders_on_wide_and_narrow_screens(tmp_path, browser, width
         assert len(shown.convert("RGB").getcolors(1 << 24)) > 20
 
 
-def test_report_page_prints_to_pdf(tmp_path, browser):
+def test_report_page_prints_to_pdf(tmp_path):
     report(tmp_path, make_run(tmp_path / "run"))
     browser(tmp_path / "page.html", f"--print-to-pdf={tmp_path}/page.pdf")
     assert (tmp_path / "page.pdf").read_bytes()[:5] == b"%PDF-"

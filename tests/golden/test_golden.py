@@ -17,6 +17,7 @@ from jobgen.cli import main
 from jobgen.render.files import job_of, stale_scripts
 from jobgen.render.header import origin_of
 from jobgen.render.script import render, render_shell
+from jobgen.render.standalone import with_library
 from jobgen.render.template import fill
 from jobgen.schedulers import scheduler_names, scheduler_of
 from messages import refused
@@ -58,7 +59,8 @@ def text_of(pair, *, standalone=False):
     try:
         job = job_of(spec, site, settings, standalone=standalone)
         if job.spec.task == "shell":
-            return render_shell(job, words=[], given={}, standalone=standalone)
+            text = render_shell(job, words=[], given={})
+            return with_library(text) if standalone else text  # for shellcheck: it is never submitted so
         return render(job, path=spec + scheduler_of(job.site.scheduler).suffix, standalone=standalone)
     except JobgenError:
         return ""
@@ -179,7 +181,7 @@ def test_each_setting_of_script_is_read_by_its_code(rendered):
         assert unread == [], path.name
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_shellcheck_reports_nothing_for_standalone_scripts(rendered):
     """In a standalone script shellcheck sees the whole code: each variable must be assigned somewhere."""
     rules = ["--norc", "--exclude=SC1090,SC1091,SC2015,SC2016,SC2034,SC2329"]  # as in jobscripts/.shellcheckrc

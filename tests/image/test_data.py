@@ -44,7 +44,7 @@ def data(tmp_path_factory, mksquashfs) -> dict[str, Path]:
     ):
         (disk / kind).mkdir()
         found[kind] = disk / kind / name
-    # as in docs/data.md
+    # as in docs/howto/data.md
     subprocess.run([sys.executable, "-m", "trainer", "pack", folder, found["zip"]], check=True, capture_output=True)
     subprocess.run([mksquashfs, folder, found["squashfs"], "-quiet"], check=True, capture_output=True)
     for kind in ("tar", "tar.gz"):
@@ -103,6 +103,7 @@ def job(tmp_path, apptainer) -> Iterator[Job]:
         yield Job(tmp_path, Path(disk), apptainer, image)
 
 
+@pytest.mark.prove
 def test_packed_data_gives_same_weights_and_opens_one_file(job, data, table):
     ways = {
         "folder": {},

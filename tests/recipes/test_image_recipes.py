@@ -137,7 +137,7 @@ def test_pinned_cuda_version_is_that_of_torch(variant):
 
 @pytest.mark.parametrize("variant", ["cuda", "cuda12"])
 def test_locked_nccl_is_new_enough_to_find_roce_gid(variant):
-    """From 2.21 on, according to docs/sites.md and the site roce."""
+    """From 2.21 on, according to docs/reference/site.md and the site roce."""
     (nccl,) = [version for name, version in versions(variant).items() if name.startswith("nvidia-nccl-")]
     assert tuple(map(int, nccl.split(".")[:2])) >= (2, 21)
 
@@ -171,7 +171,7 @@ def test_pip_config_passes_settings_of_pip_install_to_builds(tmp_path):
 
 def test_documented_definition_adds_packages_and_replaces_none(tmp_path):
     """Its %post runs here, in this environment: with an installed package, and with another version of torch."""
-    page = (ROOT / "docs" / "images.md").read_text()
+    page = (ROOT / "docs" / "howto" / "packages.md").read_text()
     head, post = re.search(r"```\n(Bootstrap: .*?)\n\n%post\n(.*?)```", page, re.DOTALL).groups()
     assert head == "Bootstrap: localimage\nFrom: slipway.sif"
     assert "PATH=/opt/venv/bin:" in DEFINITION

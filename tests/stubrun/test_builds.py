@@ -5,13 +5,17 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from messages import assert_error, assert_names
+from support import pins
 
 ROOT = Path(__file__).resolve().parents[2]
 SETUP = """#!/bin/bash
@@ -341,3 +345,64 @@ def test_wheelhouse_downloads_all_locked_packages(tmp_path, variant):
     wanted = ["torch===", "torchvision==", f"locks/{variant}.txt", "locks/build.txt", "source.txt"]
     wanted += [f"locks/{variant}-build.txt"] if variant != "cpu" else []
     assert all(any(word in call for call in downloads) for word in wanted), calls
+    # regression: it printed a script for Slurm, also under PBS
+    assert done.stdout.splitlines()[-1].endswith(" jobgen submit venv_build --site SITE")
+
+
+@pytest.fixture
+def index():
+    """Return the address of a package index without packages, and the list of requests to it."""
+    asked = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            self.send_error(404)
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_port}/simple", asked
+        server.shutdown()
+
+
+def write_wheel(folder, name, version):
+    """Write a wheel of a package that contains only its version."""
+    info = f"{name}-{version}.dist-info"
+    files = {
+        f"{name}/__init__.py": f"__version__ = {version!r}\n",
+        f"{name}/extension.py": "",  # of torchvision; containers/install adds lines to it
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/RECORD": "",
+    }
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+        for path, text in files.items():
+            wheel.writestr(path, text)
+
+
+def test_setup_installs_pytorch_of_variant_from_folder_without_index(tmp_path, index):
+    """With the real venv and pip, up to the locked packages: only the original wheels have their hashes."""
+    variant = "cuda12"
+    (wheels := tmp_path / "wheel house").mkdir()
+    for each in ("cpu", "cuda", "cuda12"):
+        for name in ("torch", "torchvision"):
+            write_wheel(wheels, name, pins(each)[f"{name.upper()}_VERSION"])
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "df").write_text("#!/bin/sh\necho 99999\n")  # enough for any variant
+    (tmp_path / "bin" / "df").chmod(0o755)
+    url, asked = index
+    env = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "HOME": str(tmp_path), "PIP_CONFIG_FILE": "/dev/null"}
+    env |= {"PIP_INDEX_URL": url, "TORCH_INDEX": url, "PYTHON": sys.executable, "VARIANT": variant}
+    venv = tmp_path / "environment"
+    env |= {"VENV": str(venv), "WHEELHOUSE": str(wheels)}
+    words = [ROOT / "build" / "setup", "train"]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 1
+    assert_names(done.stderr.splitlines()[-1], "30-packages: ", f"{variant}.txt")
+    show = "import sys, torch, torchvision; print(sys.prefix, torch.__version__, torchvision.__version__)"
+    versions = [pins(variant)[f"{name}_VERSION"] for name in ("TORCH", "TORCHVISION")]
+    assert subprocess.check_output([venv / "bin" / "python", "-c", show], text=True).split() == [str(venv), *versions]
+    assert asked == []

@@ -134,6 +134,26 @@ class TestLaunch:
         assert project.on_disk() == []
 
 
+MAKES = """#!/bin/bash
+printf '%s\\n' "$1" "$VARIANT" "$WHEELHOUSE" >"$STUB_LOG.setup"
+mkdir -p "$VENV/bin" && ln -s "$(dirname "$(type -P srun)")"/* "$VENV/bin"
+"""
+"""A build/setup that makes an environment of stubs."""
+
+
+def test_local_environment_is_made_used_and_removed_with_job(project):
+    (project.folder / "build").mkdir()
+    (project.folder / "build" / "setup").write_text(MAKES)
+    (project.folder / "build" / "setup").chmod(0o755)
+    (project.folder / "wheels").mkdir()
+    wheels = {"SLIPWAY_WHEELHOUSE": "wheels", "SLIPWAY_VARIANT": "cpu"}
+    ended = project.run("cpu.job", USE_CONTAINER="0", SLIPWAY_VENV="local", **wheels, **DONE)
+    assert (ended.code, ended.notes) == (0, [])
+    assert Path(f"{project.log}.setup").read_text() == f"train\ncpu\n{project.folder}/wheels\n"
+    assert re.match(re.escape(f"{project.folder}/disk/slipway-4711.") + "[0-9a-f]{16}/venv/bin:", ended.env["PATH"])
+    assert project.on_disk() == []
+
+
 @pytest.mark.parametrize("script", ["ddp.job", "ddp.pbs", "ddp.sh"])
 class TestRefusals:
     """With a one-line error and exit code 78, before anything has been written."""

@@ -280,7 +280,7 @@ def test_flop_are_counted_only_if_they_decide(monkeypatch, cpu, gpu, device, cap
     ],
 )
 def test_flop_per_operator_separate_models_by_gain(arch, size, batch, gflop, operators, gain):  # noqa: PLR0917
-    """Rows of docs/gpu.md, "float32 and bf16 with NHWC"; ``gain``: float32's milliseconds divided by bf16's."""
+    """Rows of "float32 and bf16 with NHWC" in docs/explanation/gpu.md; ``gain``: milliseconds of float32 / of bf16."""
     shape = (1 if arch == "mnist-cnn" else 3, size, size)
     model = initial_model(settings_of(arch=arch), shape=shape, classes=1000 if size == 224 else 10)
     found = count_flop(model, (batch, *shape))

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import threading
+import time
 
 import pytest
 
@@ -32,6 +34,20 @@ def test_run_on_root_runs_and_returns_only_on_rank_0():
 
     assert on_ranks(3, action) == ["result", None, None]
     assert ran == [0]
+
+
+def test_other_ranks_wait_until_action_on_root_has_ended():
+    ended = threading.Event()
+
+    def slow():
+        time.sleep(0.5)
+        ended.set()
+
+    def action(comm):
+        run_on_root(comm, slow)
+        return ended.is_set()
+
+    assert on_ranks(3, action) == [True] * 3
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import pytest
 
 from jobgen.base.job import Site
@@ -86,7 +87,8 @@ pytestmark = pytest.mark.usefixtures("in_the_project")
 
 def values_of(path):
     """Return the values of a site file that differ from the defaults, those of tables as ``table.key``."""
-    site, plain = load(str(path), [], Site), Site(name="")
+    site, plain = load(str(path), [], Site), Site(name="", resume="requeue")
+    site = msgspec.structs.replace(site, resume=site.resume or "requeue")  # the sites without it are Slurm's
     found = {}
     for name in Site.__struct_fields__:
         value = getattr(site, name)

@@ -1,14 +1,15 @@
 """Devices of a rank and of its pipeline stages."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 import torch
 
 from messages import refused
-from slipway.base.environment import Launcher
+from slipway.base.environment import Launcher, read_environment
 from trainer.config.settings import Launch, ModelConfig, Settings
-from trainer.parallel import device
+from trainer.parallel import ddp, device
 from trainer.parallel.device import pick_device, ranks_for_gpus, require_gpus, stage_devices
 from trainer.parallel.strategy import torch_backend
 
@@ -49,6 +50,18 @@ def test_rank_gets_consecutive_devices_for_its_stages(  # noqa: PLR0917 -- param
     mine = settings(split, **launch)
     first = pick_device(mine, local_rank, launcher)
     assert [found.index for found in stage_devices(mine, first)] == expected
+
+
+@pytest.mark.parametrize("launcher", [{}, {"TORCHELASTIC_RUN_ID": "x"}])
+def test_rank_joins_with_gpu_of_its_local_rank(gpus, monkeypatch, launcher):
+    gpus(2)
+    joined = []
+    monkeypatch.setattr(ddp, "open_default_group", lambda world, gpu, **_: joined.append((world.rank, str(gpu))))
+    second_node = {"WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "1", **launcher}
+    for rank, local_rank in ((2, 0), (3, 1)):
+        environment = read_environment({**second_node, "RANK": str(rank), "LOCAL_RANK": str(local_rank)})
+        ddp.DDPStrategy(settings()).join(environment, nullcontext())
+    assert joined == [(2, "cuda:0"), (3, "cuda:1")]
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,16 @@
-"""Documentation pages: the files that they name exist, and the figures show every module."""
+"""Documentation pages: files, links and pages of the site exist, README fits one screen, diagrams are up to date."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-import slipway
+from readme import NAVIGATION
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
 
 
 def test_files_named_in_architecture_page_exist():
@@ -17,31 +19,32 @@ def test_files_named_in_architecture_page_exist():
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
-@pytest.mark.parametrize("package", ["jobgen", "slipway", "trainer"])
-def test_import_figure_shows_every_module(package):
-    figure = re.search(rf"<!-- generated imports_{package} -->\n(.*?)<!-- end -->", PAGE, flags=re.DOTALL)[1]
-    shown = set(re.findall(r"\w+", figure))
-    modules = {path.stem for path in (ROOT / "src" / package).glob("[!_]*.py")}
-    modules |= {path.parent.name for path in (ROOT / "src" / package).glob("*/__init__.py")}
-    assert modules - shown == set()
+def test_navigation_lists_every_page_once():
+    pages = [str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")]
+    assert sorted(NAVIGATION) == sorted(pages)
+
+
+def test_readme_fits_one_screen():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.split()) <= 450
+    assert len(text.splitlines()) <= 75
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_diagrams_are_up_to_date(tmp_path):
+    names = ["overview.svg", "job.svg", "time-limit.svg", "which-image.svg", "recovery.svg"]
+    subprocess.run([sys.executable, ROOT / "build" / "pictures", "--output", tmp_path, *names], check=True)
+    for name in names:
+        assert (tmp_path / name).read_bytes() == (ROOT / "docs" / "figures" / name).read_bytes(), name
 
 
 def test_framework_scripts_in_docs_match_tested_scripts():
-    page = (ROOT / "docs" / "frameworks.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "howto" / "frameworks.md").read_text(encoding="utf-8")
     scripts = ROOT / "tests" / "scripts" / "session"
     shown = re.findall(r"(?s)```python\n(.*?)```", page)
     assert shown == [
         (scripts / f"with_{name}.py").read_text(encoding="utf-8") for name in ("lightning", "fabric", "accelerate")
     ]
-
-
-def test_reference_lists_only_public_api():
-    text = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"(?m)^## (\w+)$", text)) == {*slipway.__all__, "SlipwayCallback"}
-    for name in ("epochs", "batches", "log", "warm_up", "ckpt_path"):
-        assert f"### {name}\n" in text
-    for internal in ("capture", "facts", "on_train_batch_end"):
-        assert internal not in text
 
 
 @pytest.mark.parametrize(

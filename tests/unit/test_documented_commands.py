@@ -8,6 +8,7 @@ from readme import (
     ALL,
     ASKED,
     COMMANDS,
+    DRY_RUNS,
     ELSEWHERE,
     HERE,
     LEAVES,
@@ -19,17 +20,23 @@ from readme import (
     PROGRAMS,
     ROOT,
     SCRIPT,
+    SESSION,
     commands_of,
     program,
 )
 
 
-def test_readme_script_adds_twelve_lines():
-    assert len(re.findall(r"# \+", SCRIPT)) == 12
+def test_lines_that_a_plain_script_lacks_are_marked():
+    ranks = r"\bgc|\bdist\b|[sS]ampler|DistributedData|number"
+    for text, pattern, mark in ((SCRIPT, ranks, "# +"), (SESSION, r"[sS]ession|Sampler", "# S")):
+        lines = [line for line in text.splitlines() if re.search(pattern, line)]
+        # an f-string of a marked block stands below its mark
+        assert [line for line in lines if mark not in line and not line.lstrip().startswith("print(")] == []
+        assert len(lines) > 5
 
 
 def test_every_documented_command_is_classified():
-    classes = (HERE, ON_CLUSTER, ON_NODE, ASKED, ELSEWHERE, NOWHERE)
+    classes = (HERE, ON_CLUSTER, ON_NODE, DRY_RUNS, ASKED, ELSEWHERE, NOWHERE)
     assert sorted(COMMANDS) == sorted(command for group in classes for command in group)
     assert len(HERE) > 20
     assert len(ON_CLUSTER) > 15

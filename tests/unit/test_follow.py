@@ -31,7 +31,9 @@ def here(tmp_path, monkeypatch):
     (tmp_path / "bin").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin")
-    monkeypatch.delenv("SLIPWAY_OUTPUT", raising=False)
+    for name in ("SLIPWAY_OUTPUT", "SLIPWAY_SITE", "SLIPWAY_SITES", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     return tmp_path
 
 
@@ -406,6 +408,14 @@ def test_status_reports_goodput_of_run(here, capsys):
     lines = [{"attempt": 1, "began": 100.0, "nodes": 2, "spares": 0}, {**line, "started": 5.0}]
     (run / "goodput.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert said(capsys, "status").out.splitlines()[1] == "    time: 50 s in 1 attempt: 80.0 % trained, 20.0 % started"
+
+
+@pytest.mark.usefixtures("here")
+def test_status_of_script_without_session_has_no_goodput(here, capsys):
+    run = make_run(here, state="done")
+    lines = [{"attempt": 1, "began": 100.0, "nodes": 2, "spares": 0}, {"attempt": 1, "ended": 150.0}]
+    (run / "goodput.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert "time:" not in said(capsys, "status").out
 
 
 ACCOUNT = {"nodes": 2, "count": 4, "unit": "GPU", "seconds": 4500, "gpus_seen": 8, "busy": 87, "memory": 31744,
@@ -1056,6 +1066,20 @@ class TestList:
         assert (out, err.count("\n")) == ("", 1)
         assert_names(err, "runs")
         assert json.loads(said(capsys, "list", "--json").out) == []
+
+    def test_runs_are_sought_in_output_of_default_site(self, here, capsys, monkeypatch):
+        monkeypatch.setenv("SCRATCH", str(here / "scratch"))
+        began(make_run(here, "ddp-12", state="done"), "08:00")
+        began(make_run(here / "scratch", "ddp-13", state="done"), "08:00")
+        site = here / "mine.toml"
+        site.write_text('name = "mine"\nscheduler = "slurm"\noutput = "$SCRATCH/runs"\n')
+        monkeypatch.setenv("SLIPWAY_SITE", str(site))
+        assert [folder for *_, folder in listed(capsys)] == [str(here / "scratch" / "runs" / "ddp-13")]
+        monkeypatch.setenv("SLIPWAY_OUTPUT", "runs")
+        assert [folder for *_, folder in listed(capsys)] == ["runs/ddp-12"]
+        monkeypatch.delenv("SLIPWAY_OUTPUT")
+        site.write_text("no TOML")  # jobs can be listed and cancelled all the same
+        assert [folder for *_, folder in listed(capsys)] == ["runs/ddp-12"]
 
     def test_twenty_newest_runs_and_queued_ones_are_listed(self, here, capsys):
         program(here, "scontrol", FORGOTTEN)

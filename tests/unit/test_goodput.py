@@ -66,8 +66,14 @@ class TestParseGoodput:
         assert spent.seconds[LOST] == 75.0
 
     def test_attempt_without_started_ranks_lost_all_time(self):
-        (spent,) = parsed(DEAD[0], {"attempt": 1, "ended": 132.0})
+        lines = [{"attempt": 2, "began": 200.0, "nodes": 2, "spares": 1}, {"attempt": 2, "ended": 232.0}]
+        _, spent = parsed(*DEAD, *lines)
         assert spent.seconds == dict.fromkeys(MEANINGS, 0.0) | {LOST: 32.0}
+
+    # regression: a successful script without a Session had lost 100 % of its time
+    def test_run_that_measured_nothing_has_no_goodput(self):
+        assert parsed(DEAD[0], {"attempt": 1, "ended": 132.0}) == []
+        assert len(parsed(DEAD[0], measured(1, 105.0, 0), {"attempt": 1, "ended": 132.0})) == 1
 
     def test_running_attempt_counts_only_recorded_time(self):
         (spent,) = parsed(*DEAD)

@@ -49,7 +49,7 @@ def named(said):
 
 
 def test_variant_advice_matches_documentation_table():
-    page = (ROOT / "docs" / "images.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "howto" / "which-image.md").read_text(encoding="utf-8")
     rows = re.findall(r"(?m)^\| (\d{3}) \((\d+)\.(\d+)\) \| (.*) \|$", page)
     assert {int(row[0]): f"{1000 * int(row[1]) + 10 * int(row[2])}" for row in rows} == DRIVERS
     columns = [[(6, 1)], [(7, 0)], [(7, 5), (8, 0), (8, 6), (8, 9), (9, 0)], [(10, 0), (12, 0)]]
@@ -147,7 +147,7 @@ def test_variant_table_matches_pins_and_docs():
         pinned = pins(name)
         assert needs.cuda == (int(pinned["CUDA_VERSION"].split(".")[0]), 0)
         assert needs.architectures[0] == f"sm_{pinned['HOROVOD_BUILD_CUDA_CC_LIST'].split(',')[0]}"
-        page = (ROOT / "docs" / "images.md").read_text(encoding="utf-8")
+        page = (ROOT / "docs" / "reference" / "image.md").read_text(encoding="utf-8")
         printed = re.search(rf"(?m)^\| `{name}` \| [\d.]+ \| sm_([\d, ]+) \|", page)
         assert [f"sm_{number}" for number in printed[1].split(", ")] == list(needs.architectures)
 

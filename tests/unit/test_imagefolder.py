@@ -178,7 +178,7 @@ class TestLayout:
 
 
 class TestDecoding:
-    @pytest.mark.parametrize("suffix", sorted(SUFFIXES))
+    @pytest.mark.parametrize("suffix", sorted({*SUFFIXES, ".tif", ".tiff"}))
     def test_every_format_is_decoded_to_rgb_of_one_size(self, tmp_path, suffix):
         save_image(tmp_path / "red" / f"a{suffix}", flat(RED))
         save_image(tmp_path / "red" / f"b{suffix}", flat(RED, 9, 40))

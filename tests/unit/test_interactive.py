@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from jobgen.cli import main
-from messages import assert_error, assert_names
+from messages import assert_error, assert_names, messages
 
 ROOT = Path(__file__).resolve().parents[2]
+LIB = ROOT / "jobscripts" / "lib"
 RUN = """#!/bin/bash
 printf '%s\\n' "$@" >"$RECORD/words"
 while [ "$1" != bash ]; do shift; done
@@ -117,7 +118,12 @@ class TestScript:
         monkeypatch.setenv("SLIPWAY_DATA", "jobscripts")
         assert "\ngiven SLIPWAY_DATA jobscripts\n" in shown(capsys)[0]
 
-    def test_script_runs_and_is_removed_afterwards(self, capfd, clone, tmp_path, setenv, monkeypatch):
+    # regression: outside a clone, the script looked for the library's files in /
+    @pytest.mark.parametrize("place", ["clone", "elsewhere"])
+    def test_script_runs_and_is_removed_afterwards(self, capfd, place, tmp_path, setenv, monkeypatch):
+        folder = tmp_path / place
+        folder.mkdir(exist_ok=True)
+        monkeypatch.chdir(folder)
         setenv(
             SLURM_JOB_ID="4711",
             SLURM_JOB_NODELIST="node1",
@@ -133,7 +139,7 @@ class TestScript:
         settings = ["--set", 'modules=["x"]', "--set", "purge_modules=false"]
         monkeypatch.setenv("BASH_FUNC_module%%", "() { :; }")
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # as build/test sets it
-        before = {path.name for path in clone.iterdir()}
+        before = {path.name for path in folder.iterdir()}
         handlers = [signal.getsignal(name) for name in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)]
         assert main(["shell", "--site", "example", *settings, "--", "sh", "-c", "env; exit 7"]) == 7
         assert handlers == [signal.getsignal(name) for name in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)]
@@ -142,8 +148,20 @@ class TestScript:
         assert {"OMP_NUM_THREADS=8", "GPUS_PER_NODE=1", f"RUN_DIR={tmp_path}/its user's"} <= {*lines}
         assert not any(line.startswith("TRAINER_") for line in lines)
         assert_names(err, "1 GPU ", "8 cores")
-        assert {path.name for path in clone.iterdir()} == before | {"runs"}
+        assert [message.slug for message in messages(err)] == ["scheduler-silent"]
+        assert {path.name for path in folder.iterdir()} == before | {"runs"}
         assert list(tmp_path.glob("slipway-*")) == []
+
+    def test_library_beside_script_cannot_be_changed_by_the_group(self, tmp_path, monkeypatch):
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        monkeypatch.setenv("USE_CONTAINER", "0")
+        monkeypatch.setenv("SLIPWAY_VENV", "modules")
+        (tmp_path / "bin" / "srun").write_text('#!/bin/sh\nls -ln .jobgen-shell-*/lib >"$RECORD/files"\n')
+        assert main(["shell", "--site", "example", "--set", 'modules=["x"]']) == 0
+        rows = [line.split() for line in (tmp_path / "files").read_text().splitlines()[1:]]
+        assert {row[-1] for row in rows} == {path.name for path in LIB.iterdir() if path.is_file()}
+        assert {row[0].rstrip(".") for row in rows} == {"-rw-------"}
 
     # regression: files that users wrote in a session were not group-writable
     def test_session_keeps_user_umask_but_script_is_not_group_writable(self, tmp_path):
@@ -201,6 +219,43 @@ class TestRefusals:
         setenv(SLIPWAY_IMAGE=str(clone / "slipway.sif"), SLIPWAY_SITES=str(ROOT / "jobscripts" / "sites"))
         monkeypatch.chdir("/proc")
         refused(capsys, "cannot-write", "/proc", os.strerror(errno.ENOENT))
+
+    # regression: two of them ran the command three times on the first node
+    @pytest.mark.parametrize(
+        ("site", "settings", "values"),
+        [
+            ("example", ["nodes=3"], ["nodes = 3", "salloc", "`jobgen run SCRIPT --nodes N --dry-run >FILE`"]),
+            ("example", ["backend=ddp", "nodes=3"], ["nodes = 3", "backend = 'ddp'"]),
+            ("example", ["backend=ddp"], ["backend = 'ddp'"]),
+            ("example", ["spares=1"], ["spares = 1"]),
+            ("example", ["options.nodes=3"], ["options.nodes = 3"]),
+            ("example", ["options.nodes='1-3'"], ["options.nodes = '1-3'"]),
+            ("example", ["options.ntasks=4"], ["options.ntasks = 4"]),
+            ("pbs", ["nodes=3"], ["nodes = 3", "`bash FILE` inside qsub -I"]),
+            ("pbs", ["options.select='3:ncpus=8'"], ["options.select = '3:ncpus=8'"]),
+            ("pbs", ["options.select='1:ncpus=8+ncpus=4'"], ["options.select = '1:ncpus=8+ncpus=4'"]),
+            ("torque", ["options.nodes='node-5+node-6'"], ["options.nodes = 'node-5+node-6'"]),
+            ("laptop", ["nodes=2"], ["nodes = 2"]),
+        ],
+    )
+    def test_several_nodes_or_ranks_are_refused(self, capsys, site, settings, values):
+        words = [word for setting in settings for word in ("--set", setting)]
+        err = refused(capsys, "too-many-nodes", "`jobgen shell`", *values, words=words, site=site)
+        assert ("jobgen run" in err) == (site != "laptop")
+
+    @pytest.mark.parametrize(
+        ("site", "setting"),
+        [
+            ("example", "nodes=1"),
+            ("example", "options.nodes=1"),
+            ("example", "options.nodes=1-1"),
+            ("pbs", "options.select='1:ncpus=8:ngpus=2'"),
+            ("torque", "options.nodes='node-5:ppn=8'"),
+        ],
+    )
+    def test_one_node_is_accepted(self, capsys, monkeypatch, site, setting):
+        at_terminal(monkeypatch)
+        shown(capsys, "--set", setting, site=site)
 
     @pytest.mark.parametrize("command", ["render", "submit"])
     def test_rendering_or_submitting_shell_spec_is_refused(self, capsys, command):

@@ -541,7 +541,8 @@ class TestThisMachine:
             "import os, sys\n"
             "import torch.distributed as dist\n"
             "dist.init_process_group('gloo')\n"
-            "print('rank', dist.get_rank(), dist.get_world_size(), sys.argv[1:], os.environ['GREETING'], flush=True)\n"
+            "words = dist.get_rank(), dist.get_world_size(), sys.argv[1:], os.environ['GREETING']\n"
+            "os.write(1, b'rank %d %d %a %a\\n' % words)  # in one piece: both ranks write to one log\n"
             "dist.destroy_process_group()\n"
         )
         return {"venv": sys.prefix, "gpus_per_node": 2, "env": {"GREETING": "hello"}, "site": "here.toml"}
@@ -550,7 +551,7 @@ class TestThisMachine:
         run = Job("my_train.py", "--lr", "0.1", **local).submit()
         assert run.wait(timeout=120) == "done"
         log = run.folder.with_name(f"{run.folder.name}.log").read_text()
-        assert sorted(re.findall(r"rank (\d) (\d) (\[.*\]) (\w+)", log)) == [
+        assert sorted(re.findall(r"rank (\d) (\d) (\[.*\]) '(\w+)'", log)) == [
             (rank, "2", "['--lr', '0.1']", "hello") for rank in "01"
         ]
 
@@ -559,7 +560,7 @@ class TestThisMachine:
         local["env"] = {"SLIPWAY_DEVICE": "cuda"}
         assert Job("my_train.py", **local).submit().wait(timeout=60) == "failed"
 
-    def test_running_job_is_not_started_again_and_ends_by_cancel(self, local):
+    def test_running_job_is_not_started_again_and_both_end_by_cancel(self, local):
         Path("my_train.py").write_text("import time, torch.distributed\ntime.sleep(600)\n")
         first = Job("my_train.py", **local).submit()
         log = first.folder.with_name(f"{first.folder.name}.log")
@@ -568,7 +569,7 @@ class TestThisMachine:
             time.sleep(0.1)
         second = Job("my_train.py", **local).submit()
         assert second.folder != first.folder
-        for job in (first, second):
+        for job in (second, first):  # the second has only just started
             job.cancel()
             assert job.wait(timeout=60) == "failed"
         assert "command not found" not in log.read_text()

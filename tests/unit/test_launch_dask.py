@@ -1,17 +1,21 @@
 """``trainer.launch.dask`` with a real Dask scheduler and two workers on loopback: job steps, and the end of jobs."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import psutil
 import pytest
 
+from jobgen.schedulers.slurm import SCHEDULER as SLURM
 from messages import assert_error, assert_names, refused
+from slurm_here import SlurmHere
 from trainer.launch.dask.connection import WORKERS, make_security
-from trainer.launch.dask.request import REQUEST, Request, cancel_jobs, new_name
+from trainer.launch.dask.request import NODES, REQUEST, Request, cancel_jobs, new_name
 
 CLIENT = [sys.executable, "-m", "trainer.launch.dask"]
 LIFELINE = """{
@@ -175,6 +179,80 @@ class TestJobStep:
         assert_names(err, "node 1 (tls://127.0.0.1:")
         assert "node 0 was sent SIGTERM" in out
         until(lambda: not any(map(psutil.pid_exists, both)))
+
+
+class TestNodes:
+    """The process that requests nodes, each by a job, which runs on this machine."""
+
+    @pytest.fixture
+    def slurm(self, tmp_path):
+        """Return a Slurm of which the second job waits."""
+        slurm = SlurmHere(tmp_path / "slurm", free=1)
+        yield slurm
+        slurm.close()
+
+    @pytest.fixture
+    def request_folder(self, tmp_path):
+        """Return the folder of a request for nodes."""
+        folder = tmp_path / "1" / "dask"
+        folder.mkdir(parents=True)
+        commands = {"find": SLURM.dask_find, "cancel": SLURM.dask_cancel}
+        job = {"directives": ["--job-name={name}"], "prologue": ["export FROM=prologue"], "seconds": 600}
+        asked = {"cluster": SLURM.dask_cluster, "interface": "lo", **job, **commands}
+        (folder / REQUEST).write_text(json.dumps(asked))
+        return folder
+
+    @pytest.fixture
+    def start(self, slurm, request_folder):
+        """Return a function that starts the process below a shell, and returns both with the path of its messages."""
+        started = []
+
+        def start():
+            words = [*CLIENT, "nodes", request_folder, "--workers", "2", "--min-workers", "1", "--wait", "300"]
+            log = request_folder / "messages"
+            with log.open("wb") as messages:
+                shell = subprocess.Popen(
+                    ["bash", "-c", '"$@" & echo $!; wait $!', "-", *words],
+                    env={**os.environ, "PATH": slurm.path}, stdout=subprocess.PIPE, stderr=messages, text=True,
+                )  # fmt: skip
+            holder = psutil.Process(int(shell.stdout.readline()))
+            started.append((shell, holder))
+            return shell, holder, log
+
+        yield start
+        for shell, holder in started:
+            shell.kill()
+            with suppress(psutil.NoSuchProcess):
+                holder.kill()
+            shell.communicate()
+
+    def test_nodes_are_requested_awaited_used_and_released(self, slurm, request_folder, start):
+        shell, holder, log = start()
+        nodes = request_folder / NODES
+        until(lambda: "1 of 2 nodes" in log.read_text() or nodes.exists())
+        assert len(slurm.submitted) == len(slurm.running) == 2
+        time.sleep(1)
+        assert not nodes.exists()
+        slurm.go()
+        until(nodes.exists)
+        assert [line.split()[0] for line in nodes.read_text().splitlines()] == ["127.0.0.1"] * 2
+        command = "{ echo $NODE_RANK $FROM; exit; }\n"
+        words = [*CLIENT, "each-node", request_folder, "--together"]
+        printed = subprocess.check_output(words, input=command, text=True)
+        kept = (request_folder.parent / "stdout.log").read_text()
+        assert sorted(printed.splitlines()) == sorted(kept.splitlines()) == ["0 prologue", "1 prologue"]
+        holder.terminate()
+        assert shell.wait(300) == 0
+        assert len(slurm.submitted) == 2
+        until(lambda: not slurm.running)
+
+    def test_jobs_end_if_caller_is_killed(self, slurm, start):
+        shell, holder, log = start()
+        until(lambda: "1 of 2 nodes" in log.read_text())
+        assert len(slurm.running) == 2
+        shell.kill()
+        until(lambda: not slurm.running, limit=100)
+        until(lambda: not holder.is_running() or holder.status() == psutil.STATUS_ZOMBIE)
 
 
 class TestCancelJobs:

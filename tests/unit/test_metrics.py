@@ -10,6 +10,7 @@ import time
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from messages import assert_warning, slugs
@@ -225,11 +226,25 @@ class TestFigures:
             [check_record(1)],
             [],
         ],
-        ids=["whole run", "one step", "test only", "nothing"],
+        ids=["whole run", "one step", "validation only", "nothing"],
     )
     def test_curves_are_drawn_from_any_records(self, tmp_path, records):
         draw_curves(records, tmp_path / "curves.png", title="mlp on digits")
-        assert self.size(tmp_path / "curves.png") == (1440, 840)
+        assert self.size(tmp_path / "curves.png") == (1200, 840)
+
+    def test_curves_show_loss_and_accuracy_by_epoch(self, tmp_path, monkeypatch):
+        drawn = []
+        monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+        steps = range(1, 4)
+        draw_curves([record(step) for record in (train_record, check_record) for step in steps], tmp_path, title="")
+        axes = {axes.get_ylabel(): axes for axes in drawn[0].axes if axes.get_xlabel() == "epoch"}
+        loss = {line.get_label(): line.get_xydata().tolist() for line in axes["cross-entropy (nats)"].lines}
+        assert loss == {
+            "train": [[step / 10, 1 / (1 + step)] for step in steps],
+            "validation": [[step / 10, 0.5] for step in steps],
+        }
+        error = axes["validation error (%)"].lines[0].get_xydata()
+        assert error.tolist() == [[step / 10, pytest.approx(10)] for step in steps]
 
     def test_more_records_give_larger_curve_figure(self, tmp_path):
         for name, steps in (("few.png", 2), ("many.png", 40)):

@@ -96,7 +96,9 @@ def test_epoch_resumed_with_other_world_covers_each_sample_once(samples, batch_s
 @every_case
 def test_rank_without_samples_joins_step_with_zero_weight(samples, batch_size, size):
     for rank in range(size):
-        for index, step in enumerate(steps_of(rank, size, samples=samples, batch_size=batch_size, micro_steps=3)):
+        steps = steps_of(rank, size, samples=samples, batch_size=batch_size, micro_steps=3)
+        assert len(steps) == -(-samples // batch_size)
+        for index, step in enumerate(steps):
             in_step = min(batch_size, samples - index * batch_size)
             if rank < in_step:
                 assert all(micro.counted for micro in step)

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import nn
 from torchvision.models import get_model
@@ -58,6 +59,9 @@ class TestSmallModels:
         assert sum(parameter.numel() for parameter in model.parameters()) == 1_199_882
         assert model.fc1.in_features == 9216
         assert (model.dropout1.p, model.dropout2.p) == (0.25, 0.5)
+        images = torch.randn(2, 1, 28, 28)
+        hidden = F.max_pool2d(F.relu(model.conv2(F.relu(model.conv1(images)))), 2).flatten(1)
+        assert torch.equal(model.eval()(images), model.fc2(F.relu(model.fc1(hidden))))
 
     def test_mlp_layer_sizes_are_512_128_64_32(self):
         linear = [layer for layer in built("mlp", (3, 10, 10), 7) if isinstance(layer, nn.Linear)]

@@ -3,6 +3,7 @@
 import itertools
 import json
 import random
+import re
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -18,7 +19,7 @@ from slipway.base.stop import Reason, StopRequest
 from slipway.dist.communicator import Alone
 from slipway.run.metrics import read_records
 from support import status
-from toy_model import Toy
+from toy_model import Toy, build
 from trainer.config.settings import Launch, ModelConfig, OptimConfig, RunConfig, Settings, TrainConfig
 from trainer.engine.layer_seeding import ModuleSeeder, StepSeeder
 from trainer.engine.learner import Learner
@@ -26,6 +27,7 @@ from trainer.model.recompute import blocks
 from trainer.parallel.single import SingleStrategy
 from trainer.parallel.stages.balance import balance, seconds_of
 from trainer.parallel.stages.cut import cut
+from trainer.parallel.stages.pipeline import Pipeline
 from trainer.parallel.stages.profile import Piece, profile
 from trainer.parallel.strategy import connect
 from trainer.train import run
@@ -99,6 +101,23 @@ def test_evaluation_of_stages_matches_whole_model(tmp_path):
 
 def result(record):
     return {key: value for key, value in record.items() if "second" not in key and key != "elapsed"}
+
+
+def modules_of(stage):
+    return sorted({re.match(r"blocks\.\d|\w+", name)[0] for name, _ in stage.named_parameters()})
+
+
+def test_stage_begins_with_the_named_module():
+    stages = cut(build((1, 8, 8), 10), ["blocks.1", "head"])
+    assert [modules_of(stage) for stage in stages] == [["blocks.0", "stem"], ["blocks.1", "blocks.3"], ["head"]]
+
+
+def test_each_stage_is_moved_to_its_own_device():
+    devices = [torch.device("cpu"), torch.device("meta")]
+    pipeline = Pipeline(build((1, 8, 8), 10), ["blocks.1"], devices)
+    for stage, device in zip(pipeline.stages, devices, strict=True):
+        assert {value.device for value in (*stage.parameters(), *stage.buffers())} == {device}
+    assert pipeline(torch.zeros(3, 1, 8, 8)).device == devices[1]
 
 
 def test_run_json_records_stage_devices_of_each_rank(tmp_path):

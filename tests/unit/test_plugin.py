@@ -120,7 +120,7 @@ def test_invalid_user_model_gives_one_line_error(name, values):
         ("plain", ["train", "AttributeError", "'labels'"]),
         ("none", ["NoneType", "Splits(train, validation)"]),
         ("floats", ["validation", "fetch([0], None)", "uint8 [1, 1, 6, 6]", "torch.float32"]),
-        ("vectors", ["uint8", "[n, c,", "torch.float32 [4, 32]", "docs/session.md"]),
+        ("vectors", ["uint8", "[n, c,", "torch.float32 [4, 32]", "docs/howto/session.md"]),
         ("labels", ["train", "labels", " 0 ", " 1,", " 2 "]),
         ("short", ["train", "labels", "int64", "[4]"]),
         ("latin", ["train", r"'caf\udce9'", "UTF-8"]),

@@ -68,7 +68,8 @@ def test_workflow_steps_are_valid_bash(job):
 # regression: with CDPATH exported, image_build.job built another clone
 def test_scripts_change_to_own_clone_despite_cdpath(tmp_path):
     """Run each script up to its `cd`, in a clone beside another one that CDPATH names."""
-    scripts = [path for name in ("build", "containers") for path in (ROOT / name).rglob("*") if path.is_file()]
+    files = [path for name in ("build", "containers") for path in (ROOT / name).rglob("*") if path.is_file()]
+    scripts = [path for path in files if "__pycache__" not in path.parts]
     changes = re.compile(r"^(\w+=\$\()?cd .*\bdirname\b.*$", re.MULTILINE)
     found = 0
     for script in scripts:

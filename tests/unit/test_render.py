@@ -130,6 +130,7 @@ class TestSettings:
         ("ddp@pbs", ["minutes=300"], ["walltime=05:00:00"], []),
         ("ddp@example", ["nodes=3"], ["#SBATCH --nodes=3"], []),
         ("ddp@pbs", ["nodes=3"], ["select=3:"], []),
+        ("ddp@pbs", ["options.place=scatter:exclhost"], ["-l place=scatter:exclhost "], ["place=scatter "]),
         ("ddp@example", ["name=digits"], ["#SBATCH --job-name=digits"], []),
         ("ddp@pbs", ["name=digits"], ["-N digits"], []),
         ("ddp@pbs", [], ["#PBS -N ddp"], []),
@@ -222,6 +223,18 @@ def test_settings_render_expected_lines(capsys, job, settings, present, absent):
     text = rendered(capsys, *settings, spec=spec, site=site)
     assert [line for line in present if line not in text] == []
     assert [line for line in absent if line in text] == []
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "finish", "rerunnable"),
+    [("slurm", "finish requeue", "#SBATCH --requeue"), ("pbs", "finish chain", "-r y"), ("local", "finish none", "")],
+)
+def test_resume_defaults_to_what_users_may_do(capsys, tmp_path, scheduler, finish, rerunnable):
+    site = tmp_path / "my.toml"
+    site.write_text(f'name = "my"\nscheduler = "{scheduler}"\n')
+    lines = rendered(capsys, spec="ddp-local" if scheduler == "local" else "ddp", site=str(site))
+    assert finish in lines
+    assert rerunnable in lines
 
 
 def test_every_scheduler_option_renders_script_or_known_error(monkeypatch):
@@ -341,6 +354,15 @@ class TestGpuRequests:
             re.findall(r"(?m)^#SBATCH --(?:gpus|gres)\S+", rendered(capsys, *settings, spec="cpu"))
         )
 
+    @pytest.mark.parametrize("gpus", [2, 4])
+    def test_ranks_as_tasks_request_one_gpu_each(self, capsys, gpus):
+        settings = ("nodes=3", f"gpus_per_node={gpus}", "cpus_per_gpu=8", "options.mem=32G")
+        text = rendered(capsys, *settings, spec="ddp-ranks")
+        asked = dict(re.findall(r"(?m)^#SBATCH --([a-z-]+)=(\S+)", text))
+        wanted = {"nodes": "3", "ntasks-per-node": str(gpus), "gpus-per-node": str(gpus), "cpus-per-task": "8"}
+        assert asked.items() >= {**wanted, "mem": "32G"}.items()
+        assert all(" # " in line for line in re.findall("(?m)^#SBATCH .*", text)), "the purpose of each directive"
+
     def test_site_option_replaces_gpu_request(self, capsys):
         text = rendered(capsys, "options.gpus-per-node=false", 'options.gres="gpu:4"', spec="single")
         assert re.search(r"#SBATCH --gres=gpu:4 +# .*\bsite\b", text)
@@ -412,10 +434,21 @@ class TestDask:
         assert found["cluster"] == "PBSCluster"
         assert_names(" ".join(found["directives"]), "-N {name} -j oe -r n", "-l select=1:ncpus=", "-o {logs}/")
 
+    def test_dask_request_for_torque_node_of_tutorial(self, capsys, tmp_path):
+        site = tmp_path / "mine.toml"
+        fields = ['scheduler = "pbs"', 'pbs = "torque"', 'node_properties = ["c18a"]', 'options = {mem = "32gb"}']
+        site.write_text("\n".join(['name = "mine"', *fields]))
+        settings = ("device=cpu", "nodes=5", "ranks_per_node=12", "cpus_per_gpu=1")
+        asked = " ".join(self.request(capsys, *settings, site=str(site))["directives"])
+        assert_names(asked, "-l nodes=1:ppn=12:c18a ", "-l mem=32gb", "-l walltime=01:00:00 ", "-j oe ")
+        text = rendered(capsys, *settings, spec="dask", site=str(site))
+        assert_names(text, '"${SLIPWAY_NODES:=5}"', '"${SLIPWAY_RANKS_PER_NODE:=12}"', "\ndirectives_cpus=12 ")
+
     def test_dask_prologue_loads_modules_of_site(self, capsys):
         found = self.request(capsys, site="modules-proxies")
-        assert found["prologue"][0] == "module purge"
-        assert found["prologue"][1].startswith("module load ")
+        modules = load(str(ROOT / "jobscripts" / "sites" / "modules-proxies.toml"), [], Site).modules
+        assert len(modules) > 1
+        assert found["prologue"] == ["module purge", *(f"module load {name}" for name in modules)]
 
     def test_dask_request_is_valid_json_with_any_option(self, capsys):
         found = self.request(capsys, "options.comment=END_OF_REQUEST \"'$(id)`\\")
@@ -511,7 +544,7 @@ class TestDask:
             "ddp@example",
             ["gpu_type=a100_1g.5gb"],
             "mig-slices",
-            ["'a100_1g.5gb'", "`jobgen render single --site "],
+            ["'a100_1g.5gb'", " 2.32 ", "`jobgen render single --site "],
         ),
         (
             "ddp@example",
@@ -551,7 +584,7 @@ class TestRefusals:
         [
             ("backend=foo", ["ddp", "horovod", "single"]),
             ("placement=x", ["per-node", "per-rank", "node-by-node"]),
-            ("resume=later", ["requeue", "chain", "none"]),
+            ("resume=later", ["", "requeue", "chain", "none"]),
             ("scheduler=lsf", ["local", "pbs", "slurm"]),
             ("accelerator=nvida", ["nvidia", "amd", "none", "nvidia"]),  # and which one was meant
         ],

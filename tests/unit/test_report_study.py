@@ -140,6 +140,8 @@ def test_report_of_weak_scaling_study_shows_curves(tmp_path):
     page = report(tmp_path, make_study(tmp_path / "study", scaling="weak"))
     assert re.search(r"<h2>study: .*\bweak\b", page.source)
     assert page.figures()[2:6] == ["validation loss"] * 2 + ["validation accuracy (%)"] * 2
+    for figure in page.source.split("<figcaption>")[3:7]:
+        assert all(f"r{ranks}-c1 from " in figure for ranks in (1, 2, 4, 8)), "a curve of each point"
 
 
 def test_gpus_are_counted_if_runs_used_gpus(tmp_path):

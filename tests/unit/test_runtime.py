@@ -167,6 +167,39 @@ class TestOrder:
         )
         assert chosen({"CONDA_PREFIX": conda}).settings["SLIPWAY_VENV"] == conda
 
+    # regression: an environment with only jobgen hid a usable one
+    def test_active_environment_without_torch_is_skipped_for_that_of_site(self, folder, bare, venv):
+        (folder / ".venv").symlink_to(venv)
+        found = chosen({"VIRTUAL_ENV": str(bare)})
+        assert found.settings == {"USE_CONTAINER": "0"}
+        assert_names(found.line, "environment .venv (site example)", f"{bare} has no torch")
+        for name in ("modules", "local", "$ON_NODES_ONLY/venv"):
+            assert chosen({"VIRTUAL_ENV": str(bare)}, f"venv={name}").settings == {"USE_CONTAINER": "0"}
+
+    def test_active_conda_environment_replaces_virtual_one_without_torch(self, folder, bare, venv):
+        (folder / ".venv").symlink_to(bare)
+        found = chosen({"VIRTUAL_ENV": str(bare), "CONDA_PREFIX": str(venv)})
+        assert found.settings == {"USE_CONTAINER": "0", "SLIPWAY_VENV": str(venv)}
+        assert_names(found.line, f"environment {venv} (active)", f"{bare} has no torch")
+
+    def test_active_environment_stays_if_it_has_torch_or_none_has(self, folder, bare, venv):
+        (folder / ".venv").symlink_to(bare)
+        expected = {"USE_CONTAINER": "0", "SLIPWAY_VENV": str(venv)}
+        assert chosen({"VIRTUAL_ENV": str(venv)}) == (expected, f"environment {venv} (active)")
+        found = chosen({"VIRTUAL_ENV": str(bare), "CONDA_PREFIX": str(bare)})
+        assert found == ({"USE_CONTAINER": "0", "SLIPWAY_VENV": str(bare)}, f"environment {bare} (active)")
+        assert chosen({"VIRTUAL_ENV": str(folder / ".venv")}).settings["SLIPWAY_VENV"] == f"{folder}/.venv"
+
+    def test_active_environment_completed_by_modules_is_not_skipped(self, folder, venv):
+        (folder / "v" / "bin").mkdir(parents=True)
+        (folder / "v" / "bin" / "python").write_text("#!/bin/sh\necho missing torch\n")
+        (folder / "v" / "bin" / "python").chmod(0o755)
+        (folder / "v" / "pyvenv.cfg").write_text("include-system-site-packages = true\n")
+        (folder / ".venv").symlink_to(venv)
+        active = {"VIRTUAL_ENV": f"{folder}/v"}
+        assert "SLIPWAY_VENV" not in chosen(active).settings
+        assert chosen(active, "modules=['torch']").settings["SLIPWAY_VENV"] == f"{folder}/v"
+
     def test_removed_active_environment_is_refused(self, folder):
         fake(folder / ".venv")
         with refused("no-environment", "VIRTUAL_ENV", folder / "gone", code=78):
@@ -310,6 +343,12 @@ class TestProgram:
         [(slug, text)] = self.check(capsys, {"USE_CONTAINER": "0", "SLIPWAY_VENV": str(bare)}, script)
         assert slug == "no-environment"
         assert_names(text, bare, "torch")
+
+    def test_active_environment_without_torch_is_named_as_active(self, capsys, script, bare):
+        environment = {"USE_CONTAINER": "0", "SLIPWAY_VENV": str(bare), "VIRTUAL_ENV": str(bare)}
+        [(slug, text)] = self.check(capsys, environment, script)
+        assert slug == "no-environment"
+        assert_names(text, f"the active environment {bare}", "torch")
 
     def test_conda_environment_is_asked(self, capsys, folder, script, bare):
         list_environments(folder, bare)

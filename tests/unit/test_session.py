@@ -70,6 +70,28 @@ def test_completed_run_leaves_checkpoint_metrics_and_verdict(tmp_path):
     assert saved_step(tmp_path) == 6
 
 
+def test_mean_squared_error_is_minimized_as_in_plain_torch(tmp_path):
+    torch.manual_seed(0)
+    inputs = torch.randn(64, 8)
+    batches = [*zip(inputs.split(16), inputs.sum(1, keepdim=True).split(16), strict=True)]
+    models = [nn.Linear(8, 1) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+
+    def step(number, batch, target):
+        loss = nn.functional.mse_loss(models[number](batch), target)
+        optimizers[number].zero_grad()
+        loss.backward()
+        optimizers[number].step()
+        return loss.item()
+
+    plain = [step(0, *batch) for _ in range(20) for batch in batches]
+    with Session(model=models[1], optimizer=optimizers[1], folder=tmp_path / "run") as session:
+        found = [step(1, *batch) for _ in session.epochs(20) for batch in session.batches(batches)]
+    assert found == plain
+    assert found[-1] < found[0] / 1000
+
+
 @pytest.mark.parametrize("stop_at", [1, 2, 3, 4, 5])
 def test_stopped_run_resumes_exactly(stop_at, tmp_path):
     seen = whole_and_stopped(tmp_path, train, stop_at)

@@ -141,7 +141,7 @@ def test_named_objects_of_none_single_list_and_dict():
 
 
 class Counters(dict):
-    """The class shown in docs/session.md."""
+    """The class shown in docs/howto/session.md."""
 
     def state_dict(self):
         return dict(self)

@@ -1,7 +1,6 @@
-"""docs/sites.md lists all fields of a site with their defaults."""
+"""docs/reference/site.md lists all fields of a site with their defaults."""
 
 import os
-import pwd
 import re
 import shlex
 import subprocess
@@ -15,13 +14,16 @@ from jobgen.base.job import Site
 from jobgen.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "sites.md").read_text(encoding="utf-8")
-TABLE = PAGE.partition("## The fields\n")[2].partition("\n## ")[0]
+PAGE = (ROOT / "docs" / "reference" / "site.md").read_text(encoding="utf-8")
+EPILOGUE = (ROOT / "docs" / "howto" / "epilogue.md").read_text(encoding="utf-8")
+TABLE = PAGE.partition("## Fields\n")[2].partition("\n## ")[0]
 ROWS = {
     cells[0].strip("`"): cells[1:] for cells in re.findall(r"(?m)^\| (`\w+`) \| (.*?) \| (.*?) \| (.*?) \|$", TABLE)
 }
 """Default, meaning, and how to find it, for each field."""
 FIELDS = {field.name: field for field in msgspec.structs.fields(Site)}
+BY_SCHEDULER = {"launcher", "resume"}
+"""Fields whose default depends on the scheduler."""
 
 
 SIXTY = "--set nodes=5 --set ranks_per_node=12 --set cpus_per_gpu=1"
@@ -37,6 +39,7 @@ def test_documented_defaults_match_the_code():
         if field.default_factory is not msgspec.NODEFAULT:
             default = field.default_factory()
         expected = "required" if default is None else "none" if default in ("", (), {}) else str(default)
+        expected = "by scheduler" if name in BY_SCHEDULER else expected
         assert ROWS[name][0].strip("`") == expected, name
 
 
@@ -44,7 +47,9 @@ def test_every_choice_of_site_field_is_documented():
     for name, field in FIELDS.items():
         for choice in getattr(field.type, "__args__", ()):
             if isinstance(choice, str) and choice:
-                assert f"`{choice}`" in " ".join(ROWS[name]), f"docs/sites.md does not explain {name} = {choice!r}"
+                assert f"`{choice}`" in " ".join(ROWS[name]), (
+                    f"docs/reference/site.md does not explain {name} = {choice!r}"
+                )
 
 
 @pytest.mark.parametrize(
@@ -71,7 +76,7 @@ def test_documented_set_examples_render_expected_directives(capsys, monkeypatch,
 
 
 def test_documented_epilog_removes_only_folders_of_its_job(tmp_path):
-    lines = re.search(r"  ```bash\n(.*?)  ```", PAGE, flags=re.DOTALL)[1]
+    lines = re.search(r"    ```bash\n(.*?)    ```", EPILOGUE, flags=re.DOTALL)[1]
     disk, other = tmp_path / "disk", tmp_path / "other"
     for name in ("slipway-12.aa", "slipway-12.bb", "slipway-123.aa", "slipway-1.aa", "mine"):
         (disk / name / "torchrun").mkdir(parents=True)
@@ -79,10 +84,10 @@ def test_documented_epilog_removes_only_folders_of_its_job(tmp_path):
     (other / "kept").touch()
     (disk / "slipway-12.link").symlink_to(other)
     (tmp_path / "epilog").write_text(re.sub(r"disk=/tmp.*", f"disk='{disk}'", textwrap.dedent(lines)))
-    user = pwd.getpwuid(os.getuid()).pw_name
-    for job, name in (("12", "nobody"), ("", user), ("1*", user), ("$(id)", user)):
-        subprocess.run(["bash", tmp_path / "epilog"], env={"SLURM_JOB_ID": job, "SLURM_JOB_USER": name}, check=True)
+    user = str(os.getuid())
+    for job, uid in (("12", "65534"), ("12", ""), ("12", "$(id)"), ("", user), ("1*", user), ("$(id)", user)):
+        subprocess.run(["bash", tmp_path / "epilog"], env={"SLURM_JOB_ID": job, "SLURM_JOB_UID": uid}, check=True)
         assert len(list(disk.iterdir())) == 6
-    subprocess.run(["bash", tmp_path / "epilog"], env={"SLURM_JOB_ID": "12", "SLURM_JOB_USER": user}, check=True)
+    subprocess.run(["bash", tmp_path / "epilog"], env={"SLURM_JOB_ID": "12", "SLURM_JOB_UID": user}, check=True)
     assert sorted(path.name for path in disk.iterdir()) == ["mine", "slipway-1.aa", "slipway-123.aa"]
     assert (other / "kept").exists()

@@ -70,7 +70,7 @@ def test_every_slug_entry_has_valid_exit_code_and_texts():
 
 
 def test_every_slug_has_section_in_errors_page():
-    page = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
     assert re.findall(r"(?m)^### (.*)$", page) == list(SLUGS)
 
 

@@ -129,6 +129,45 @@ def test_first_failed_rank_sets_exit_code_and_stops_others(tmp_path):
     assert (tmp_path / "saved").exists()  # by the one that was waited for
 
 
+TWO_RANKS = """
+import time
+from pathlib import Path
+from slipway.base.environment import read_environment
+from slipway.base.stop import StopRequest
+from trainer.config.errors import ConfigError
+from trainer.config.settings import Launch, Settings
+from trainer.launch.spawn import spawn
+
+def work(_settings, request, environment):
+    rank = environment.local_rank
+    if {refused} == rank:
+        raise ConfigError("bad-value", "refused")
+    with request.exit_on_request("rank"):
+        time.sleep({seconds})
+    Path(f"rank{{rank}}").touch()
+    return 0
+
+launch = Launch(nproc_per_node=2, device="cpu")
+print(spawn(work, Settings(launch=launch), StopRequest(), read_environment({{}})))
+"""
+"""Two ranks: number ``refused`` is refused, the others sleep and then leave a file."""
+
+
+def run_ranks(folder, **values):
+    """Run the two ranks in ``folder``; return the exit code of spawn, and the files that ranks have left."""
+    (folder / "ranks.py").write_text(TWO_RANKS.format(**values))
+    said = subprocess.check_output([sys.executable, "ranks.py"], cwd=folder, text=True, timeout=600)
+    return int(said), sorted(path.name for path in folder.glob("rank?"))
+
+
+def test_launcher_waits_for_the_last_rank(tmp_path):
+    assert run_ranks(tmp_path, refused=None, seconds="3 * rank") == (0, ["rank0", "rank1"])
+
+
+def test_other_rank_is_ended_after_one_has_failed(tmp_path):
+    assert run_ranks(tmp_path, refused=1, seconds="20") == (78, [])
+
+
 SEES = """
 import sys, torch
 torch.cuda.device_count = lambda: 1

@@ -318,7 +318,7 @@ def test_exported_model_classifies_in_plain_torch_as_in_trainer(tmp_path, monkey
     capsys.readouterr()
     for number in range(len(parts.validation)):
         monkeypatch.setattr("sys.argv", ["classify.py", parts.validation.describe(number)])
-        exec(compile(CLASSIFY, "classify.py", "exec"), {})  # noqa: S102 -- what docs/evaluate.md has its reader save
+        exec(compile(CLASSIFY, "classify.py", "exec"), {})  # noqa: S102 -- what docs/howto/evaluate.md has its reader save
     assert capsys.readouterr().out.splitlines() == expected
     assert len(set(expected)) > 1
     assert len(re.findall(r"(?m)^\w+\S* = |^model\.|^print", CLASSIFY)) == 7

@@ -64,10 +64,11 @@ def test_base_install_has_no_torch(bare):
     assert _output(bare / "python", "-c", "import importlib.util; print(importlib.util.find_spec('torch'))") == "None\n"
 
 
-def test_documented_install_command_adds_only_msgspec(tmp_path):
+def test_documented_install_commands_add_only_msgspec(tmp_path):
     """Unchanged, except for the folder that it makes."""
-    [command] = re.findall(r"`(python3 -m venv [^`]*)`", (ROOT / "README.md").read_text(encoding="utf-8"))
-    assert f"1. `{command}` makes `jobgen`" in (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+    pages = [(ROOT / "docs" / "start" / f"{name}.md").read_text(encoding="utf-8") for name in ("script", "pbs", "site")]
+    found = {*re.findall(r"\$ (python3 -m venv .*)\n *\$ (.* pip install \.)\n", "".join(pages))}
+    [command] = map(" && ".join, found)
     folder = tmp_path / ".venv-jobgen"
     command = command.replace(".venv-jobgen", str(folder)).replace("python3", str(_python()), 1)
     _output("bash", "-c", command)
@@ -75,6 +76,17 @@ def test_documented_install_command_adds_only_msgspec(tmp_path):
     own = {entry["name"] for entry in listed} - {"pip", "setuptools", "wheel"}  # which venv brings along
     assert own - {"tomli", "typing_extensions"} == {"slipway-hpc", "msgspec"}
     assert _output(folder / "bin" / "jobgen", "render", "ddp", "--site", "example").startswith("#!")
+
+
+def test_documented_definition_installs_wheel_for_sessions_in_another_image(bare, tmp_path):
+    """Its wheel is built by the documented command; its %post is resolved here, in an environment with torch."""
+    page = (ROOT / "docs" / "howto" / "other-images.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"(?m)^\$ (python3 -m pip wheel .*)$", page)
+    command = command.replace("python3", str(bare / "python")).replace("PATH/TO/slipway", str(ROOT))
+    _output("bash", "-c", command, folder=tmp_path)
+    source, target, post = re.search(r"(?s)%files\n +(\S+) (\S+)\n\n%post\n(.*?)```", page).groups()
+    post = post.replace("python3", sys.executable).replace(target, str(tmp_path / source))
+    assert "slipway-hpc" in _output("sh", "-c", post.replace("pip install", "pip install --dry-run --no-index"))
 
 
 def test_slipway_base_imports_without_torch_on_oldest_python(bare):

@@ -67,8 +67,9 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     mem: str = ""
     """Memory per node, such as 480G, that a job with all GPUs of a node requests; other jobs request their share; "":
     the scheduler's default."""
-    resume: Literal["requeue", "chain", "none"] = "requeue"
-    """Action after a time limit: the script requeues its job, submits the next job, or only prints how to continue."""
+    resume: Literal["", "requeue", "chain", "none"] = ""
+    """Action after a time limit: the script requeues its job, submits the next job, or only prints how to continue; "":
+    requeue under Slurm, chain under PBS."""
     numa_binding: Literal["", "node", "socket", "exclusive", "core-complex"] = ""
     """torchrun's --numa-binding: ranks on the cores next to their GPU. Needs torch 2.9, GPUs and numactl; "": none."""
     modules: Tuple[str, ...] = ()

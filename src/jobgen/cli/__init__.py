@@ -71,7 +71,8 @@ _EPILOG = """from a script to its curves:
   jobgen cancel                           # save and stop
   jobgen run runs/my_train-4711           # continue
   trainer report runs/my_train-4711       # curves, as report.html"""
-_NEWEST = "(default: your newest job that waits or runs; else the newest run in SLIPWAY_OUTPUT, or runs/)"
+_FOLDER = "SLIPWAY_OUTPUT, the default site's output, or runs/"
+_NEWEST = f"(default: your newest job that waits or runs; else the newest run in {_FOLDER})"
 
 
 def parser(words: Optional[List[str]] = None) -> argparse.ArgumentParser:
@@ -142,7 +143,7 @@ def _add_sweep(command: argparse.ArgumentParser) -> None:
 
 
 def _add_list(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--all", action="store_true", help="list all runs in SLIPWAY_OUTPUT, or runs/")
+    command.add_argument("--all", action="store_true", help=f"list all runs in {_FOLDER}")
     command.add_argument("--json", action="store_true", help="print JSON, one object for each run")
     command.set_defaults(command=_list)
 

@@ -9,7 +9,7 @@ from typing import Dict, List
 
 def completion(parser: argparse.ArgumentParser) -> str:
     """Return the text of the completion script, which users ``source``."""
-    commands = _commands(parser)
+    commands = commands_of(parser)
     options = {name: _options(command) for name, command in commands.items()}
     rows = [f"            {name}:-*) choices='{' '.join(words)}' ;;" for name, words in options.items()]
     text = (Path(__file__).parent / "completion.bash").read_text(encoding="utf-8")
@@ -17,7 +17,8 @@ def completion(parser: argparse.ArgumentParser) -> str:
     return text.replace("@{options}", "\n".join(rows).lstrip())
 
 
-def _commands(parser: argparse.ArgumentParser) -> Dict[str, argparse.ArgumentParser]:
+def commands_of(parser: argparse.ArgumentParser) -> Dict[str, argparse.ArgumentParser]:
+    """Return the parser of each sub-command."""
     choices: Dict[str, argparse.ArgumentParser] = {}
     for action in parser._actions:  # noqa: SLF001 -- argparse has no public list
         if isinstance(action.choices, dict):

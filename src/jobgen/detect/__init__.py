@@ -105,8 +105,8 @@ class Detected(NamedTuple):
         """The site file."""
         return self.draft.text(
             f"Draft by `jobgen site --detect` on {platform.node()}; the comment of each value is its source.",
-            "Answer the questions, then test with `jobgen run --dry-run SCRIPT --site FILE`. docs/sites.md explains "
-            "the fields.",
+            "Answer the questions, then test with `jobgen run --dry-run SCRIPT --site FILE`. "
+            "docs/reference/site.md explains the fields.",
         )
 
     @property

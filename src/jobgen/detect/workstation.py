@@ -26,7 +26,7 @@ def draft_single_machine(draft: Draft, asker: Asker) -> None:
             raise JobgenError(
                 "unknown-scheduler",
                 f"this cluster uses {scheduler} ({command}), but jobgen supports only Slurm, PBS and single machines: "
-                "see docs/adding.md to add a scheduler.",
+                "see docs/contributing/adding.md to add a scheduler.",
             )
     host = platform.node().partition(".")[0]
     draft.add("name", host if is_plain(host) else "machine", "host name")

@@ -13,6 +13,8 @@ from jobgen.batch.record import RunSet
 from jobgen.batch.study.record import Study
 from jobgen.batch.sweep.record import Sweep
 from jobgen.jobs.runs import Run
+from jobgen.render.files import site_of
+from jobgen.resolve.search import default_site
 from slipway.base.bounded_read import read_head
 
 LOG_START = 1 << 16
@@ -20,8 +22,18 @@ LOG_START = 1 << 16
 
 
 def output_folder() -> Path:
-    """Return the folder of run folders: SLIPWAY_OUTPUT, or runs."""
-    return Path(os.environ.get("SLIPWAY_OUTPUT") or "runs")
+    """Return the folder of run folders: SLIPWAY_OUTPUT, or ``output`` of the default site, or runs.
+
+    A default site that cannot be read counts as none: a job can be followed and cancelled without it.
+    """
+    if named := os.environ.get("SLIPWAY_OUTPUT"):
+        return Path(named)
+    try:
+        found = default_site(os.environ)
+        site = site_of(found.site, []) if found else None
+    except JobgenError:
+        site = None
+    return Path(os.path.expandvars(site.output) if site else "runs")
 
 
 def newest_run() -> Run:
@@ -32,7 +44,7 @@ def newest_run() -> Run:
     """
     runs = runs_here()
     if not runs:
-        where = "" if os.environ.get("SLIPWAY_OUTPUT") else ", or set SLIPWAY_OUTPUT to your site's output"
+        where = "" if os.environ.get("SLIPWAY_OUTPUT") else ", or set SLIPWAY_OUTPUT to the folder of your runs"
         raise JobgenError("no-such-run", f"no runs in {output_folder()}: give a run folder or a job number{where}.")
     return max(runs, key=lambda run: run.changed)
 

@@ -1,4 +1,4 @@
-"""Resource usage of attempts, read from the account that each job script writes at its end (docs/contract.md)."""
+"""Resource usage of attempts, read from the account that each job script writes (docs/reference/accounting.md)."""
 
 from __future__ import annotations
 

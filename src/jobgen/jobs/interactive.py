@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,8 @@ from pathlib import Path
 from typing import Iterator, List, Mapping, Optional
 
 from jobgen.base.errors import JobgenError, note
-from jobgen.jobs.submit import check_command, environment_without_job, examine, is_standalone, tell
+from jobgen.base.paths import data_folder
+from jobgen.jobs.submit import check_command, environment_without_job, examine, tell
 from jobgen.render.files import job_of
 from jobgen.render.script import render_shell
 from jobgen.schedulers import scheduler_of
@@ -24,7 +26,8 @@ SPEC = "shell"
 def open_shell(site: str, settings: List[str], words: List[str], *, umask: int, dry_run: bool) -> int:
     """Run the command ``words``, or an interactive shell if it is empty, on a node of ``site``, with ``umask``.
 
-    The session's script is a temporary file in the current folder, which the nodes can read too.
+    The session's script is in a temporary folder in the current one, which the nodes can read too. Without a library
+    (SLIPWAY_LIB, or a clone), jobgen's own is copied there: the script looks for it beside itself.
 
     Returns:
         The exit code of the scheduler's command; under Slurm it is that of ``words``. For a dry run, the exit code of
@@ -34,10 +37,10 @@ def open_shell(site: str, settings: List[str], words: List[str], *, umask: int, 
         JobgenError: if the session cannot start.
     """
     environment = environment_without_job(inside=True)  # inside a job, srun uses a node of that job
-    job = job_of(SPEC, site, settings, standalone=is_standalone(environment))
+    job = job_of(SPEC, site, settings)
     session = examine(job, [], environment, site=site, dry_run=dry_run)
     scheduler = scheduler_of(job.scheduler)
-    text = render_shell(job, words=words, given=session.given, standalone=not session.library)
+    text = render_shell(job, words=words, given=session.given)
     if dry_run:
         command = scheduler.interactive(job, "SCRIPT")
         faults = (*session.faults, *check_command(command), *_of_folder(Path.cwd()))
@@ -51,8 +54,27 @@ def open_shell(site: str, settings: List[str], words: List[str], *, umask: int, 
         raise _unwritable(Path.cwd(), error.errno) from error
     with folder:
         path = Path(folder.name, "shell")
-        path.write_text(text, encoding="utf-8")
+        try:
+            path.write_text(text, encoding="utf-8")
+            if not session.library:
+                _copy_library(path.with_name("lib"))
+        except OSError as error:
+            raise _unwritable(path.parent, error.errno) from error
         return run_at_terminal(scheduler.interactive(job, str(path)), session.environment, umask=umask)
+
+
+def _copy_library(folder: Path) -> None:
+    """Copy jobgen's script library to the new ``folder``, with modes that refuse_shared of lib/owners.bash accepts.
+
+    Raises:
+        OSError: if that is impossible.
+    """
+    folder.mkdir()
+    for path in data_folder("jobscripts", "lib").iterdir():
+        if path.is_file():
+            copy = Path(shutil.copyfile(path, folder / path.name))
+            copy.chmod(0o600)  # not group-writable, whatever ACL new files inherit
+    folder.chmod(0o700)
 
 
 def _of_folder(folder: Path) -> Iterator[JobgenError]:

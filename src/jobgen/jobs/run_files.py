@@ -1,4 +1,4 @@
-"""Files of a run folder (docs/contract.md), as a snapshot."""
+"""Files of a run folder (docs/reference/run-folder.md), as a snapshot."""
 
 from __future__ import annotations
 

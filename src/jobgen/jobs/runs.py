@@ -108,8 +108,12 @@ class Run:
     @property
     def foreign(self) -> bool:
         """Whether the run is a user script without Session: it writes no status and does not read the file STOP."""
-        has_session = bool(self.files.status) or (self.path / contract.SESSIONS).exists()
-        return bool(self.files.attempts) and not has_session and not self.alive
+        return bool(self.files.attempts) and not self.has_session and not self.alive
+
+    @property
+    def has_session(self) -> bool:
+        """Whether a Session, or the trainer, has opened the run; from then on it reads the file STOP."""
+        return bool(self.files.status) or (self.path / contract.SESSIONS).exists()
 
     @cached_property
     def job(self) -> Optional[Started]:

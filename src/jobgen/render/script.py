@@ -59,7 +59,7 @@ def render(job: Job, *, path: str, given: Mapping[str, str] = NOTHING, standalon
     return (with_library(text) if standalone else text) + "\n"
 
 
-def render_shell(job: Job, *, words: Sequence[str], given: Mapping[str, str], standalone: bool) -> str:
+def render_shell(job: Job, *, words: Sequence[str], given: Mapping[str, str]) -> str:
     """Return the script of a session that runs the command ``words``, or an interactive shell if there are none.
 
     Raises:
@@ -67,8 +67,7 @@ def render_shell(job: Job, *, words: Sequence[str], given: Mapping[str, str], st
     """
     values = _values(job, scheduler_of(job.scheduler), path="shell", given=given)
     values["calls"] = _commented(shell_calls(job, words), column=BESIDE_CALLS)
-    text = fill("shell.bash", values)
-    return (with_library(text) if standalone else text) + "\n"
+    return fill("shell.bash", values) + "\n"
 
 
 def _values(job: Job, scheduler: Scheduler, *, path: str, given: Mapping[str, str]) -> Dict[str, str]:

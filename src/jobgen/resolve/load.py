@@ -202,7 +202,7 @@ def _explanation(table: Dict[str, Any], kind: Type[T]) -> Tuple[str, str]:
 
     faulty = next(field for field in msgspec.structs.fields(kind) if not is_valid(field))
     if faulty.name not in table:
-        return faulty.name, f"{faulty.name} is missing: it must be {_expected(faulty.type)}."
+        return faulty.name, f"{faulty.name} is missing: it must be {valid_values(faulty.type)}."
     return faulty.name, _reason(faulty.name, table[faulty.name], faulty.type)
 
 
@@ -222,19 +222,19 @@ def _reason(name: str, value: Any, expected: Any) -> str:
             return _reason(part_name, part, part_type)
     choices = [choice for choice in inner if isinstance(choice, str) and choice]
     hint = did_you_mean(value, choices) if isinstance(value, str) else ""
-    return f"{name} is {_shown(value)}: it must be {_expected(expected)}.{hint}"
+    return f"{name} is {_shown(value)}: it must be {valid_values(expected)}.{hint}"
 
 
-def _expected(kind: Any) -> str:
+def valid_values(kind: Any) -> str:
     """Return a description of a type's valid values."""
     inner: List[Any] = list(getattr(kind, "__args__", ()))
     origin = getattr(kind, "__origin__", None)
     if origin is dict:
-        return f"a table whose values are {_expected(inner[1])}"
+        return f"a table whose values are {valid_values(inner[1])}"
     if origin is tuple:
-        return f"a list whose elements are {_expected(inner[0])}"
+        return f"a list whose elements are {valid_values(inner[0])}"
     if origin is Union:
-        return ", ".join(_expected(part) for part in inner[:-1]) + f", or {_expected(inner[-1])}"
+        return ", ".join(valid_values(part) for part in inner[:-1]) + f", or {valid_values(inner[-1])}"
     if kind in TYPES:
         return TYPES[kind]
     return _either(inner)

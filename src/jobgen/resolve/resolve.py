@@ -6,13 +6,17 @@ import re
 import shlex
 from typing import List
 
+import msgspec
+
 from jobgen.base.errors import JobgenError
-from jobgen.base.job import TRAINS, Job, JobSpec, Site
+from jobgen.base.job import TRAINS, Job, JobSpec, Option, Site
 from jobgen.launchers import Launcher, launcher_of
 from jobgen.runtimes import container_of
 from jobgen.schedulers import Scheduler, scheduler_of
 from slipway.base.contract import SETTINGS
 
+PROCESS_OPTIONS = ("nodes", "select", "ntasks", "ntasks-per-node")
+"""Options of schedulers for the numbers of nodes and of processes that the scheduler starts."""
 UNITS = {"M": 1, "G": 1024, "T": 1024 * 1024}
 """MiB per unit of memory, as in Slurm and PBS."""
 MIG_PROFILE = r"(?:^|[_.-])[0-9]g\.[0-9]+gb"
@@ -35,6 +39,7 @@ def resolve(spec: JobSpec, site: Site, *, origin: List[str]) -> Job:
     Raises:
         JobgenError: if spec and site conflict.
     """
+    site = msgspec.structs.replace(site, resume=site.resume or _first_resume(scheduler_of(site.scheduler)))
     scheduler = scheduler_of(spec.client or site.scheduler)
     on_cpus, alone = spec.device == "cpu" or site.accelerator == "none", spec.backend == "single"
     each = spec.devices_per_rank
@@ -47,6 +52,8 @@ def resolve(spec: JobSpec, site: Site, *, origin: List[str]) -> Job:
     _refuse_site(site, scheduler_of(site.scheduler))
     if spec.client:
         _refuse_client(spec, site, scheduler, where)
+    if spec.task == "shell":
+        _refuse_shell(spec, site, scheduler)
     _refuse_spec(spec, site, scheduler, ranks, where, on_cpus=on_cpus)
     _refuse_launcher(spec, site, scheduler, launcher_of(launcher), where)
     return Job(
@@ -70,6 +77,11 @@ def _resume(site: Site, scheduler: Scheduler) -> str:
     """Return the action after a time limit: the site's, or a client's only one."""
     if site.resume == "none" or site.resume in scheduler.resumes:
         return site.resume
+    return _first_resume(scheduler)
+
+
+def _first_resume(scheduler: Scheduler) -> str:
+    """Return the scheduler's default action after a time limit: the first that it supports."""
     return next(iter(scheduler.resumes), "none")
 
 
@@ -147,6 +159,34 @@ def _refuse_client(spec: JobSpec, site: Site, client: Scheduler, where: str) -> 
         )
 
 
+def _refuse_shell(spec: JobSpec, site: Site, scheduler: Scheduler) -> None:
+    """Reject a session of several nodes or ranks: the scheduler would run its command once for each, as if alone."""
+    options = {**site.options, **spec.options}
+    several = [f"nodes = {spec.nodes}"] if spec.nodes > 1 else []
+    several += [f"spares = {spec.spares}"] if spec.spares else []
+    several += [f"backend = {spec.backend!r}"] if spec.backend != "single" else []
+    several += [
+        f"options.{name} = {options[name]!r}"
+        for name in PROCESS_OPTIONS
+        if name in options and _count(options[name]) > 1
+    ]
+    if not several:
+        return
+    advice = "remove " + ("it" if len(several) == 1 else "them")
+    if scheduler.allocate:
+        advice += (
+            ". For several nodes, write the job script with `jobgen run SCRIPT --nodes N --dry-run >FILE`, and run "
+            f"`bash FILE` inside {scheduler.allocate}"
+        )
+    raise JobgenError("too-many-nodes", f"{', '.join(several)}: `jobgen shell` runs one process on one node: {advice}.")
+
+
+def _count(value: Option) -> int:
+    """Return the number of nodes or processes in an option: 3, 1-3 (Slurm), 3:ncpus=8 or 1:gpus=2+2:gpus=1 (PBS)."""
+    heads = [re.match(r"(?:[0-9]+-)?([0-9]+)(?![\w.-])", part, flags=re.ASCII) for part in str(value).split("+")]
+    return sum(int(head[1]) if head else 1 for head in heads)
+
+
 def _refuse_launcher(spec: JobSpec, site: Site, scheduler: Scheduler, launcher: Launcher, where: str) -> None:
     """Reject a launcher that the site does not have or that cannot start the spec's ranks."""
     pair = f"{spec.name} at {site.name}"
@@ -220,8 +260,8 @@ def _refuse_spec(spec: JobSpec, site: Site, scheduler: Scheduler, ranks: int, wh
     if ranks * spec.nodes > 1 and not on_cpus and re.search(MIG_PROFILE, site.gpu_type, flags=re.ASCII):
         raise JobgenError(
             "mig-slices",
-            f"{pair}: gpu_type = {site.gpu_type!r} is a MIG slice, and NCCL cannot connect ranks on slices: "
-            f"use `jobgen render single {where}`, which trains on one slice.",
+            f"{pair}: gpu_type = {site.gpu_type!r} is a MIG slice, and NCCL before 2.32 cannot connect ranks on "
+            f"slices: use `jobgen render single {where}`, which trains on one slice.",
         )
     if ranks < 1 and there:
         raise JobgenError(

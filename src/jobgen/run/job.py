@@ -53,7 +53,7 @@ class Job:
     """A training program and the resources that it needs.
 
     Create one, then call ``submit``. Only ``program`` is required. Everything else has the default of the site, which
-    is a file that describes a cluster (docs/sites.md)::
+    is a file that describes a cluster (docs/reference/site.md)::
 
         from jobgen import Job
 
@@ -110,13 +110,14 @@ class Job:
             env: variables for each rank.
             data: folder or archive of the data, which scripts find in the variable DATA.
             image: container image file. Without image, venv and conda: the site's image if it exists, else the active
-                environment.
+                environment if it has torch, else the site's environment.
             venv: folder of a virtual or conda environment, instead of an image.
             conda: name of a conda environment, instead of an image.
             backend: ddp, horovod or single (one process); by default ddp.
             spares: spare nodes that replace lost ones.
             site: the site's name or file; by default the user's or the centre's default site.
-            settings: further settings KEY=VALUE of the spec or the site (docs/sites.md).
+            settings: further settings KEY=VALUE of the spec (docs/reference/spec.md) or the site
+                (docs/reference/site.md).
         """
         self._program, self._module, self._arguments = os.fspath(program), module, [str(word) for word in arguments]
         self._nodes, self._gpus, self._gpu_type, self._cpus = nodes, gpus_per_node, gpu_type, cpus_per_task

@@ -59,7 +59,8 @@ def add_run_options(command: argparse.ArgumentParser) -> None:
     group = command.add_argument_group("environment")
     group.add_argument("--image", default="", metavar="FILE", help="container image to run in")
     group.add_argument("--venv", default="", metavar="DIR", help="folder of a virtual or conda environment to run in")
-    what = "conda environment to run in (default: the site's image if it exists, else the active environment)"
+    default = "the site's image if it exists, else the active environment if it has torch, else the site's environment"
+    what = f"conda environment to run in (default: {default})"
     group.add_argument("--conda", default="", metavar="NAME", help=what)
     what = "ddp, horovod, or single for one process (default: ddp)"
     group.add_argument("--backend", default="", metavar="NAME", help=what)

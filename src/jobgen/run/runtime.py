@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional
+from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from jobgen.base.errors import JobgenError, UsageError, warn
 from jobgen.base.job import Job
@@ -49,7 +49,8 @@ def choose_runtime(
 ) -> Runtime:
     """Return where the program of ``job`` runs: the first of these that is there.
 
-    The value of a flag; what ``environment`` sets; the site's image; the active environment; the site's environment.
+    The value of a flag; what ``environment`` sets; the site's image; the active environment; the site's environment. An
+    active environment without torch, such as one that has only jobgen, is skipped if one after it has torch.
 
     Args:
         job: the job that starts the program.
@@ -111,7 +112,8 @@ def check_program(
         instead = f"use the image {image_too} (--image)" if image_too else ""
         yield from check_shared(path, what, job, environment, instead=instead)
     if venv and not _depends_on_modules(venv, job, environment):
-        yield from _check_imports(venv, script, folder)
+        is_active = venv in {environment.get(name) for name in ACTIVE}
+        yield from _check_imports(venv, script, folder, name=f"{'the active environment ' * is_active}{venv}")
 
 
 def check_imports(script: Optional[Path], python: str, *, folder: Optional[Path] = None) -> List[str]:
@@ -174,17 +176,49 @@ def _found(job: Job, environment: Mapping[str, str]) -> Runtime:
     runs_here = shutil.which(runtime.name) or not scheduler_of(job.scheduler).one_machine
     if image and _site_image(job, environment) and runs_here:
         return _runtime({"USE_CONTAINER": "1", "SLIPWAY_IMAGE": image}, f"image {image}", job, environment)
-    for name in ACTIVE:
-        if environment.get(name):
-            return _environment(environment[name], name, job, environment)
-    if venv is None or venv in NOT_FOLDERS or _has_python(_folder_of(venv, environment)):
-        return _environment(venv, f"site {job.site.name}", job, environment)
+    if found := _with_torch(_candidates(venv, job, environment), job, environment):
+        return found
     both = f"no image {image}, " if is_container_site else ""
     raise JobgenError(
         "no-image" if is_container_site else "no-environment",
         f"{both}no active environment, and no environment {venv}: activate one that has torch, name one with --venv "
         f"DIR or --conda NAME, or an image with --image FILE (`jobgen submit image_build --site SITE` builds one).",
     )
+
+
+def _candidates(venv: Optional[str], job: Job, environment: Mapping[str, str]) -> List[Tuple[str, Optional[str]]]:
+    """Return the active environments and that of the site, ``venv``, if it is there: the source and value of each."""
+    found: List[Tuple[str, Optional[str]]] = [(name, environment[name]) for name in ACTIVE if environment.get(name)]
+    folder = _folder_of(venv, environment)
+    if venv is None or venv in NOT_FOLDERS or _has_python(folder):
+        active = {os.path.realpath(value) for _, value in found if value}
+        if not (folder and os.path.realpath(folder) in active):
+            found.append((f"site {job.site.name}", venv))
+    return found
+
+
+def _with_torch(
+    candidates: Sequence[Tuple[str, Optional[str]]], job: Job, environment: Mapping[str, str]
+) -> Optional[Runtime]:
+    """Return the first candidate with torch, or the first if none has torch; None if there are none.
+
+    The only candidate is not asked: ``check_program`` does that.
+    """
+    without: List[str] = []
+    for source, venv in candidates if len(candidates) > 1 else []:
+        folder = _folder_of(venv, environment)
+        if folder and _lacks_torch(folder, job, environment):
+            without.append(folder)
+            continue
+        found = _environment(venv, source, job, environment)
+        why = f", because the active environment {' and '.join(without)} has no torch" if without else ""
+        return found._replace(line=found.line + why)
+    return _environment(candidates[0][1], candidates[0][0], job, environment) if candidates else None
+
+
+def _lacks_torch(venv: str, job: Job, environment: Mapping[str, str]) -> bool:
+    """Return whether an environment answers that it has no torch."""
+    return not _depends_on_modules(venv, job, environment) and "torch" in check_imports(None, f"{venv}/bin/python")
 
 
 def _environment(venv: Optional[str], source: str, job: Job, environment: Mapping[str, str]) -> Runtime:
@@ -272,15 +306,18 @@ def _depends_on_modules(venv: str, job: Job, environment: Mapping[str, str]) -> 
     return bool(inherits) and bool(job.site.modules or environment.get("PYTHONPATH"))
 
 
-def _check_imports(venv: str, script: Optional[Path], folder: Optional[Path]) -> Iterator[JobgenError]:
-    """Yield an error for an environment without torch or an invalid script; warn of other missing modules."""
+def _check_imports(venv: str, script: Optional[Path], folder: Optional[Path], *, name: str) -> Iterator[JobgenError]:
+    """Yield an error for an environment without torch or an invalid script; warn of other missing modules.
+
+    Messages call the environment ``name``.
+    """
     try:
         missing = check_imports(script, f"{venv}/bin/python", folder=folder)
     except JobgenError as error:
         yield error
         return
     if "torch" in missing:
-        text = f"{venv} has no torch, which starts the ranks: install it there, or use another environment (--venv DIR"
+        text = f"{name} has no torch, which starts the ranks: install it there, or use another environment (--venv DIR"
         yield JobgenError("no-environment", f"{text}, --conda NAME) or an image (--image FILE).")
     elif missing:
-        warn("missing-import", f"{script} imports {', '.join(missing)}, which {venv} lacks")
+        warn("missing-import", f"{script} imports {', '.join(missing)}, which {name} lacks")

@@ -97,8 +97,8 @@ class SubmittedRun:
         Raises:
             JobgenError: if it has ended, or cannot be cancelled from this machine.
         """
-        if self._process and self._process.poll() is None and Run(Path(self.name)).foreign:
-            os.killpg(self._process.pid, signal.SIGTERM)  # it reads no file STOP
+        if self._process and self._process.poll() is None and not Run(Path(self.name)).has_session:
+            os.killpg(self._process.pid, signal.SIGTERM)  # nothing reads the file STOP yet, or ever
         elif code := cancel(self.name):
             raise JobgenError("scheduler-silent", f"the scheduler did not cancel {self.name} (exit code {code}).")
 

@@ -1,7 +1,7 @@
 """Container runtimes: the part of job scripts that runs commands in the image.
 
 Each module of this package defines a runtime as ``CONTAINER``. Other code uses only the class ``Container``. The Bash
-part is ``jobscripts/lib/<library>.bash``: check_image, image_runs and set_bind_options (docs/adding.md).
+part is ``jobscripts/lib/<library>.bash``: check_image, image_runs and set_bind_options (docs/contributing/adding.md).
 """
 
 from __future__ import annotations

@@ -70,6 +70,8 @@ class Scheduler:
     """Suffix of script names."""
     submit: str
     """Command that submits or starts a script."""
+    allocate = ""
+    """Command that requests nodes and opens a shell in the allocation; "": none."""
     launcher: str
     """Default launcher, if neither spec nor site sets one."""
     identity: str
@@ -85,7 +87,7 @@ class Scheduler:
     comments: Literal["beside", "above"] = "beside"
     """Position of a directive's reason: some schedulers parse a directive to the end of its line."""
     resumes: ClassVar[Dict[str, str]] = {}
-    """Values of a site's ``resume`` that it supports besides ``none``, each with its command."""
+    """Values of a site's ``resume`` that it supports besides ``none``, with commands; the first is the default."""
     early_seconds = 0
     """Seconds by which the warning of the time limit may arrive earlier than the script requests."""
     script_path = 'script=$(realpath -- "$0")'

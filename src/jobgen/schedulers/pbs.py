@@ -89,7 +89,7 @@ HEADER_TEXT = HeaderText(
     log="PBS's log, with all output of the ranks and without a limit, goes to the folder of submission.",
     scratch="JOB",
     remains="A folder that stays (see Clean-up) is removed by the run's next attempt on that node, or by the site's "
-    "epilogue: `rm -rf SLIPWAY_LOCAL_DISK/slipway-JOB.*` (of task 1 of array 12, JOB is 12_1).",
+    "epilogue: `rm -rf SLIPWAY_LOCAL_DISK/slipway-JOB.*` (of task 1 of array 12, JOB is 12_1; docs/howto/epilogue.md).",
     clean_up=(
         ("training ends, time limit, qdel", "stays", "removed", "removed"),
         ("SIGKILL before that (kill_delay)", "stays", "stays", "stays"),
@@ -214,14 +214,15 @@ class PBS(Scheduler):
     queue = PbsQueue()
     suffix = ".pbs"
     submit = "qsub"
+    allocate = "qsub -I"
     launcher = "ssh"
     identity = IDENTITY
     restarted = RESTARTED
     header_text = HEADER_TEXT
     comments: Literal["beside", "above"] = "above"
     resumes: ClassVar[Dict[str, str]] = {
-        "requeue": "qrerun",
         "chain": "qsub of the next job, with the options of this one",
+        "requeue": "qrerun",
     }
     flags: ClassVar[Dict[str, str]] = {"partition": "q", "account": "A", "array": "J"}
     takes_arguments = False

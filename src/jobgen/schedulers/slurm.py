@@ -79,7 +79,7 @@ HEADER_TEXT = HeaderText(
     log="Slurm's log, with all output of the ranks and without a limit, goes to the folder of submission.",
     scratch="$SLURM_JOB_ID",
     remains="A folder that stays (see Clean-up) is removed by the run's next attempt on that node, by the site's "
-    "epilog, or by you on that node: `rm -rf SLIPWAY_LOCAL_DISK/slipway-$SLURM_JOB_ID.*` (docs/sites.md).",
+    "epilog, or by you on that node: `rm -rf SLIPWAY_LOCAL_DISK/slipway-$SLURM_JOB_ID.*` (docs/howto/epilogue.md).",
     clean_up=(
         ("training ends, time limit", "stays", "removed", "removed"),
         ("scancel, preemption", "stays", "removed", "removed by a job step (watch_scratch.sh)"),
@@ -222,6 +222,7 @@ class Slurm(Scheduler):
     queue = SlurmQueue()
     suffix = ".job"
     submit = "sbatch"
+    allocate = "salloc"
     launcher = "srun"
     identity = IDENTITY
     script_path = SCRIPT_PATH

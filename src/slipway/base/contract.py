@@ -2,7 +2,7 @@
 
 File names in a run folder, verdicts, time constants, exit codes, and the settings of job scripts. This module imports
 only the standard library and supports Python 3.9, because login nodes are old. From it, ``build/generate`` writes
-``jobscripts/lib/settings.bash`` and the tables of ``docs/contract.md``.
+``jobscripts/lib/settings.bash`` and tables of docs/reference/settings.md and docs/reference/verdicts.md.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class Setting(NamedTuple):
     comment: str
     """Comment next to the setting in a job script."""
     about: str
-    """Description in docs/contract.md."""
+    """Description in docs/reference/settings.md."""
     optional: bool = False
     """Whether the setting may be empty."""
 
@@ -170,7 +170,7 @@ _TRAINING = (
             "cannot launch the backend names the script that can"),
     Setting("SLIPWAY_IMAGE", PATH, "container image",
             "the image, in a form that the site's container runtime runs "
-            "([sites.md](sites.md#container-runtimes))"),
+            "(docs/reference/site.md#container-runtimes)"),
     Setting("SLIPWAY_VENV", PATH, "virtual environment; venv_build.job builds it",
             "the folder of a virtual or conda environment; `conda:NAME`: the conda environment of that name; "
             "`modules`: the Python of the site's modules; `local`: installed on each node's local disk from "
@@ -182,10 +182,10 @@ _TRAINING = (
             "the folder of submission", optional=True),
     Setting("SLIPWAY_ADAPT", SWITCH, "0: your script runs without lib/sitecustomize.py",
             "0: the job does not change the arguments, environment and `init_process_group` of `SLIPWAY_SCRIPT` "
-            "([guide.md](guide.md#what-a-job-changes-for-your-script)), and does not count the ranks; by default 1"),
+            "(docs/reference/script-environment.md), and does not count the ranks; by default 1"),
     Setting("SLIPWAY_DATA", PATH, "folder, squashfs, tar or zip; empty: built-in sets",
             "the data: a folder, or a squashfs image, tar or zip file of one "
-            "([data.md](data.md#one-file-in-place-of-a-million)). The folder is the trainer's `--data-dir`; a user "
+            "(docs/howto/packed-data.md). The folder is the trainer's `--data-dir`; a user "
             "script finds the folder, or any other file given here, in `DATA`", optional=True),
     Setting("SLIPWAY_OUTPUT", PATH, "parent of run folders, on a disk that all nodes share",
             "the folder in which run folders are created"),
@@ -228,7 +228,7 @@ _TRAINING = (
             "the job then retries once, with three times the limit. By default 20"),
     Setting("SLIPWAY_PROFILER", choice("nsys"), "nsys: profile each rank with Nsight Systems",
             "`nsys`: each rank runs under NVIDIA's Nsight Systems, and writes a report to the run "
-            "folder ([report.md](report.md#profiles))", optional=True),
+            "folder (docs/howto/profile.md)", optional=True),
     Setting("SLIPWAY_LOCAL_DISK", PATH, "each node's disk for caches, temporary files, copies",
             "a disk of each node; the job creates a scratch folder on it, and removes it at the end"),
     Setting("SLIPWAY_STAGE", SWITCH, "1: copy image and data to SLIPWAY_LOCAL_DISK first",
@@ -266,7 +266,7 @@ _BUILDING = (
 )  # fmt: skip
 
 SETTINGS: Dict[str, Setting] = {setting.name: setting for setting in (*_TRAINING, *_BUILDING)}
-"""All settings by name, in the order of docs/contract.md."""
+"""All settings by name, in the order of docs/reference/settings.md."""
 
 BUILD_SETTINGS: Tuple[str, ...] = tuple(setting.name for setting in _BUILDING)
 

@@ -96,7 +96,7 @@ class Siblings:
 
 @dataclass(frozen=True)
 class Environment:
-    """Variables that a run uses; docs/contract.md lists which program sets each."""
+    """Variables that a run uses; docs/reference/environment-variables.md lists which program sets each."""
 
     variables: Mapping[str, str] = field(repr=False)  # some contain tokens
     launcher: Launcher

@@ -132,7 +132,7 @@ def _read_flag(argument: str, left: List[str], flags: Mapping[str, _Flag], found
     values = []
     for spec in key.get("prefixItems", [key]):
         if not equals and (not left or left[0] == "--" or _is_flag(left[0])):
-            raise ArgumentError("bad-flag-value", f"{flag} requires a value: {_expected(key)}")
+            raise ArgumentError("bad-flag-value", f"{flag} requires a value: {valid_values(key)}")
         equals = ""
         values.append(_value(flag, left.pop(0), spec))
     table[name] = values if "prefixItems" in key else values[0]
@@ -177,7 +177,7 @@ def _value(flag: str, text: str, spec: Key) -> Any:
             return value
     near = get_close_matches(text, spec.get("enum", spec.get("examples", [])), n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ArgumentError("bad-flag-value", f"{flag} is {text!r}: it must be {_expected(spec)}{hint}")
+    raise ArgumentError("bad-flag-value", f"{flag} is {text!r}: it must be {valid_values(spec)}{hint}")
 
 
 def _fits(value: Any, spec: Key) -> bool:
@@ -203,12 +203,12 @@ LIMITS = {
 }
 
 
-def _expected(spec: Key) -> str:
+def valid_values(spec: Key) -> str:
     """Return a description of the values that ``spec`` allows."""
     if "prefixItems" in spec:
-        return f"{len(spec['prefixItems'])} values, each {_expected(spec['prefixItems'][0])}"
+        return f"{len(spec['prefixItems'])} values, each {valid_values(spec['prefixItems'][0])}"
     if "anyOf" in spec:
-        return ", or ".join(map(_expected, spec["anyOf"]))
+        return ", or ".join(map(valid_values, spec["anyOf"]))
     choices = spec.get("enum") or spec.get("examples")
     if choices:
         return " or ".join(filter(None, (", ".join(choices[:-1]), choices[-1])))

@@ -55,7 +55,11 @@ class Spent(NamedTuple):
 
 
 def read_goodput(path: Path) -> List[Spent]:
-    """Return the time that each attempt spent; empty if the file cannot be read or has no valid lines."""
+    """Return the time that each attempt spent.
+
+    Empty if the file cannot be read or has no valid lines, or if rank 0 has written none: no attempt had a Session or
+    the trainer, which measure the time.
+    """
     try:
         return parse_goodput(read_tail(path, limit=LIMIT)[0])
     except OSError:
@@ -67,6 +71,8 @@ def parse_goodput(content: bytes) -> List[Spent]:
     lines: Dict[int, List[Dict[str, Any]]] = {}
     for line in _lines(content):
         lines.setdefault(line["attempt"], []).append(line)
+    if not any("step" in line for own in lines.values() for line in own):
+        return []  # a script without a Session: only the job script has written, so nothing is known to be lost
     spent = []
     for number in sorted(number for number, own in lines.items() if any(START not in line for line in own)):
         resumed = [line["step"] for line in lines.get(number + 1, []) if "step" in line][:1]

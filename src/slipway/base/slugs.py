@@ -1,8 +1,8 @@
 """Catalogue of all errors and warnings by slug: exit code, when it occurs, and what to do.
 
-The code that raises an error contains the message that the program prints. build/generate writes docs/errors.md from
-this table, `jobgen explain SLUG` prints an entry, and jobscripts/lib/errors.bash holds the exit codes for job scripts.
-This file needs Python 3.9 and no torch.
+The code that raises an error contains the message that the program prints. build/generate writes
+docs/reference/errors.md from this table, `jobgen explain SLUG` prints an entry, and jobscripts/lib/errors.bash holds
+the exit codes for job scripts. This file needs Python 3.9 and no torch.
 """
 
 from typing import Dict, NamedTuple, Optional
@@ -55,14 +55,14 @@ GROUPS: Dict[str, Dict[str, Message]] = {
             "another way to train on several GPUs (Horovod, Accelerate, Lightning, ...). Each rank would train a copy "
             "of the model on all data, and write the same files. A script that imports modules next to it is not "
             "examined.",
-            "Wrap the model with DistributedDataParallel (docs/guide.md, From a script for one GPU to many nodes; "
+            "Wrap the model with DistributedDataParallel (docs/howto/from-one-gpu.md; "
             "`jobgen new` writes an example), or run it with `--backend single --gpus-per-node 1`.",
         ),
         "starts-over": Message(
             WARNING,
             "`jobgen run FOLDER` continues a run whose script does not use `slipway.Session`, so the folder has no "
             "checkpoint of one. The program starts from its beginning, unless it loads a checkpoint of another kind.",
-            "Train in a session: five lines ([session.md](session.md)). Or begin a new run.",
+            "Train in a session (docs/howto/session.md). Or begin a new run.",
         ),
         "ignored-variable": Message(
             WARNING,
@@ -120,7 +120,7 @@ GROUPS: Dict[str, Dict[str, Message]] = {
         "bad-axis": Message(
             EXIT_USAGE,
             "`jobgen sweep --set` names a key that cannot vary, or values that are invalid for the key.",
-            "Write `KEY=VALUE,VALUE`, or `KEY=uniform:LOW:HIGH` with `--random`; see docs/sweeps.md.",
+            "Write `KEY=VALUE,VALUE`, or `KEY=uniform:LOW:HIGH` with `--random`; see docs/howto/sweeps.md.",
         ),
         "bad-rungs": Message(
             EXIT_USAGE,
@@ -155,8 +155,9 @@ GROUPS: Dict[str, Dict[str, Message]] = {
         "bad-value": Message(
             EXIT_CONFIG,
             "The value of a key or setting is invalid.",
-            "Use a value that the error allows. docs/contract.md lists the settings of job scripts, docs/sites.md the "
-            "keys of sites.",
+            "Use a value that the error allows. docs/reference/settings.md lists the settings of job scripts, "
+            "docs/reference/site.md the fields of sites, docs/reference/spec.md those of specs, and "
+            "docs/reference/trainer-config.md the keys of configurations.",
         ),
         "bad-toml": Message(
             EXIT_CONFIG,
@@ -172,7 +173,7 @@ GROUPS: Dict[str, Dict[str, Message]] = {
         "bad-site": Message(
             EXIT_CONFIG,
             "A field of a site does not apply to its scheduler, or would have no effect.",
-            "Use the field that the error names; see docs/sites.md.",
+            "Use the field that the error names; see docs/reference/site.md.",
         ),
         "no-site": Message(
             EXIT_CONFIG,
@@ -216,7 +217,7 @@ GROUPS: Dict[str, Dict[str, Message]] = {
         "unknown-setting": Message(
             WARNING,
             "A variable looks like a setting (`SLIPWAY_...`), but no setting has this name. It has no effect.",
-            "Check the spelling in docs/contract.md.",
+            "Check the spelling in docs/reference/settings.md.",
         ),
         "taken-name": Message(
             WARNING,
@@ -313,7 +314,8 @@ GROUPS: Dict[str, Dict[str, Message]] = {
         "unknown-scheduler": Message(
             EXIT_CONFIG,
             "`jobgen site --detect` runs on a cluster whose scheduler Slipway does not support.",
-            "Slipway supports Slurm, PBS and single machines. docs/adding.md describes how to add a scheduler.",
+            "Slipway supports Slurm, PBS and single machines. docs/contributing/adding.md describes how to add a "
+            "scheduler.",
         ),
         "no-scheduler": Message(
             EXIT_CONFIG,
@@ -328,7 +330,9 @@ GROUPS: Dict[str, Dict[str, Message]] = {
         ),
         "scheduler-silent": Message(
             EXIT_CONFIG,
-            "A command of the scheduler failed, or did not respond in time.",
+            "A command of the scheduler failed, or did not respond in time. It is a warning if a job script can "
+            "continue without the answer. Under PBS, until `qstat` answers, the ranks do not save before the walltime, "
+            "and no next job is submitted.",
             "Run the command manually to see its error, and retry later. Without an answer, a Slurm job script does "
             "not compare the GPUs of its nodes. It then names the run of an array task by the task's own job number "
             "instead of ARRAY_TASK, and refuses the task if it was requeued: continue a run that the task started "
@@ -442,8 +446,11 @@ GROUPS: Dict[str, Dict[str, Message]] = {
         ),
         "too-many-nodes": Message(
             EXIT_CONFIG,
-            "A job script for one process (`single`) was given several nodes.",
-            "Request one node (`--nodes=1`), or use a job script for several nodes, such as `ddp`.",
+            "A job script for one process (`single`), or `jobgen shell`, was given several nodes. `jobgen shell` also "
+            "refuses several ranks.",
+            "Request one node (`--nodes=1`), or use a job script for several nodes, such as `ddp`. To work on several "
+            "nodes interactively, write the job script with `jobgen run SCRIPT --nodes N --dry-run >FILE`, and run "
+            "`bash FILE` inside salloc (PBS: `qsub -I`).",
         ),
         "environment-left": Message(
             WARNING,
@@ -452,7 +459,8 @@ GROUPS: Dict[str, Dict[str, Message]] = {
         ),
         "no-kill-missing": Message(
             WARNING,
-            "Spare nodes and `SLIPWAY_SHRINK` require a Slurm job that survives the loss of a node. This job does not.",
+            "Under Slurm, spare nodes and `SLIPWAY_SHRINK` require a job with `--no-kill`, which survives the loss of "
+            "a node. This job does not have it.",
             "Submit with `jobgen submit`, or with `sbatch --no-kill`.",
         ),
         "no-notify-program": Message(
@@ -604,7 +612,8 @@ GROUPS: Dict[str, Dict[str, Message]] = {
         "too-few-gpus": Message(
             EXIT_CONFIG,
             "The ranks need more GPUs than are available.",
-            "Start fewer ranks (`--nproc-per-node`, `SLIPWAY_RANKS_PER_NODE`, `ranks_per_node`), or request more GPUs.",
+            "Request more GPUs (`--nodes`, `--gpus-per-node`), or start fewer ranks: `--nproc-per-node`, "
+            "`SLIPWAY_RANKS_PER_NODE`, `ranks_per_node`.",
         ),
         "uneven-gpus": Message(
             EXIT_CONFIG,
@@ -634,7 +643,8 @@ GROUPS: Dict[str, Dict[str, Message]] = {
         ),
         "mig-slices": Message(
             EXIT_CONFIG,
-            "The job's GPUs are MIG instances, and NCCL cannot communicate between MIG instances.",
+            "A job of several ranks was given MIG instances, and NCCL before 2.32 cannot communicate between MIG "
+            "instances. Job scripts refuse such a job with any NCCL.",
             "Train one rank on one instance (`jobgen submit single`), or request whole GPUs.",
         ),
         "idle-gpus": Message(
@@ -827,13 +837,14 @@ GROUPS: Dict[str, Dict[str, Message]] = {
         "requeued": Message(
             WARNING,
             "The run continues in a further job, because this one ran out of time, was preempted, or lost a node.",
-            "Nothing; `jobgen status` shows the progress. `SLIPWAY_MAX_REQUEUES` limits the number of requeues.",
+            "Nothing; `jobgen status` shows the progress. `SLIPWAY_MAX_REQUEUES` limits the requeues by the job "
+            "script, not those by the scheduler.",
         ),
         "no-requeue": Message(
             WARNING,
             "The run could continue in a further job, but does not: the limit is reached, the attempt saved no further "
             "step, or the scheduler refuses.",
-            "Resubmit `job.sh` of the run folder to continue.",
+            "Continue the run: `jobgen run RUN_FOLDER`, or submit its `job.sh`.",
         ),
         "old-ranks": Message(
             WARNING,
@@ -973,8 +984,9 @@ GROUPS: Dict[str, Dict[str, Message]] = {
         ),
         "different-data": Message(
             EXIT_CONFIG,
-            "The data differ from those with which the run, the evaluation or the archive began.",
-            "Use the same data, or start again in another folder.",
+            "The data differ from those with which the run, the evaluation or the archive began, or between ranks that "
+            "divide one data set among them.",
+            "Use the same data, and seed the code that splits them, or start again in another folder.",
         ),
         "different-model": Message(
             EXIT_CONFIG,
@@ -1119,8 +1131,8 @@ GROUPS: Dict[str, Dict[str, Message]] = {
             EXIT_CONFIG,
             "CUDA ran out of memory (CUDA out of memory, torch.OutOfMemoryError), or `--memory` computed that a rank "
             "needs more than its device has.",
-            "Use a smaller `--batch-size`, more `--grad-accum-steps`, `--recompute` or `--split`. `--dry-run --memory` "
-            "measures the memory.",
+            "Use a smaller batch size. The trainer also has `--grad-accum-steps`, `--recompute` and `--split`; "
+            "`--dry-run --memory` measures the memory.",
         ),
         "memory-unknown": Message(
             EXIT_CONFIG,
@@ -1147,12 +1159,12 @@ GROUPS: Dict[str, Dict[str, Message]] = {
             EXIT_CONFIG,
             "A user-defined model or data set cannot be imported, fails, or returns an object that the trainer cannot "
             "use.",
-            "Fix the problem that the error reports; docs/your-own.md has examples.",
+            "Fix the problem that the error reports; docs/howto/own-model.md has examples.",
         ),
         "bad-split": Message(
             EXIT_CONFIG,
             "The model cannot be split into pipeline stages at this point.",
-            "Name modules that are called once, one after the other, and pass one tensor; see docs/split.md.",
+            "Name modules that are called once, one after the other, and pass one tensor; see docs/howto/split.md.",
         ),
         "bad-stage-devices": Message(
             EXIT_CONFIG,
@@ -1236,12 +1248,12 @@ GROUPS: Dict[str, Dict[str, Message]] = {
             "`SLIPWAY_DATA` is a file that is damaged, or that the job cannot mount, unpack or read.",
             "If the error says damaged, copy the file again. Otherwise use a folder, an archive from `trainer pack`, a "
             "SquashFS image with Apptainer or SingularityCE and `USE_CONTAINER=1`, or a tar file with "
-            "`SLIPWAY_STAGE=1`; see docs/data.md.",
+            "`SLIPWAY_STAGE=1`; see docs/howto/packed-data.md.",
         ),
         "no-images": Message(
             EXIT_CONFIG,
             "A folder or archive of images contains no images.",
-            "It must contain one folder for each class, with image files; see docs/data.md.",
+            "It must contain one folder for each class, with image files; see docs/howto/data.md.",
         ),
         "data-unreadable": Message(
             EXIT_CONFIG,
@@ -1285,7 +1297,7 @@ GROUPS: Dict[str, Dict[str, Message]] = {
             EXIT_CONFIG,
             "`slipway.Session(...)` received nothing to save, or an argument of it or of one of its methods has an "
             "invalid value.",
-            "Pass the objects to train by name; see docs/reference.md.",
+            "Pass the objects to train by name; see docs/reference/api.md.",
         ),
         "session-not-open": Message(
             EXIT_FAILED,
@@ -1450,6 +1462,13 @@ GROUPS: Dict[str, Dict[str, Message]] = {
             "alone.",
             "Wrap the model, and pass the wrapped one to the Session. Ignore this if the script averages gradients "
             "itself.",
+        ),
+        "undivided-data": Message(
+            WARNING,
+            "Several ranks run, and each one trains on the whole data set of a Session's loader, because no sampler "
+            "divides it among them: an epoch has as many steps as on one rank.",
+            "Use `sampler=slipway.Sampler(dataset)` in place of `shuffle=True`. Ignore this if each rank should read "
+            "the whole set.",
         ),
         "rank-state-not-saved": Message(
             EXIT_CONFIG,

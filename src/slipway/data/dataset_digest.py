@@ -112,6 +112,11 @@ class Data:
                 "that creates, shuffles or splits the data, and shuffle a copy in each epoch",
             )
 
+    def of_dataset(self, dataset: object) -> tuple[str, str]:
+        """Return digests of the split indices of ``dataset``, and of its samples in memory before the first epoch."""
+        parts = [*_parts(dataset)]
+        return _joined(_indices(part) for part in parts), self._digests_before_epochs(parts)[1]
+
     def _digest(self, loader: object) -> Digest:
         parts = [*_parts(loader)]
         indices = [_indices(part) for part in parts]

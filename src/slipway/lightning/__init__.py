@@ -1,3 +1,3 @@
-"""Integration of Lightning: ``SlipwayCallback`` (docs/frameworks.md)."""
+"""Integration of Lightning: ``SlipwayCallback`` (docs/howto/frameworks.md)."""
 
 from slipway.lightning.callback import SlipwayCallback as SlipwayCallback

@@ -1,4 +1,4 @@
-"""``SlipwayCallback``: run folder, graceful stop and resume for Lightning's Trainer (docs/frameworks.md)."""
+"""``SlipwayCallback``: run folder, graceful stop and resume for Lightning's Trainer (docs/howto/frameworks.md)."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class SlipwayCallback(Checkpoint):  # type: ignore[misc, unused-ignore] # untype
 
     All ranks save, by ``trainer.save_checkpoint``, at the end of each training epoch, and when they agree to stop. They
     stop after any rank receives SIGUSR1, SIGTERM, SIGINT or SIGHUP, or if the file STOP exists in the run folder.
-    ``fit`` then raises ``slipway.Stopped``, a SystemExit with the contract's exit code. During ``fit``, Lightning
-    installs no signal handlers and does not requeue the job; the job script does.
+    ``fit`` then raises ``slipway.Stopped``, a SystemExit with its exit code (docs/reference/exit-codes.md). During
+    ``fit``, Lightning installs no signal handlers and does not requeue the job; the job script does.
 
     The callback seeds the global random generators at the start of each epoch from the script's own seed, and saves
     them at a stop. The first ``fit`` of a process uses the run folder, the second uses its subfolder ``fit2``, and so

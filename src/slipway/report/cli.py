@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import os
 import stat
@@ -30,31 +31,38 @@ MAX_RUNS_WITH_IMAGES = 12
 
 def main(argv: Sequence[str]) -> int:
     """Write the page that ``argv`` describes; return 0 or the exit code of the error."""
-    parser = Parser(
-        prog=PROGRAM,
-        description="Write one HTML page about runs: learning curves, confusion matrix, attempts, configuration. The "
-        "page is self-contained and needs no network. Runs may still be active.",
-    )
-    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="folder of a run, a study or a sweep")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=Path("report.html"),
-        metavar="FILE",
-        help="output file (default: report.html in the current folder); replaces an earlier report",
-    )
-    arguments = parser.parse_args(argv)
+    arguments = parser().parse_args(argv)
     if refusal := _refusal(arguments.output):
         return _fail("bad-flag-value", f"--output {arguments.output}: {refusal}")
     parts = read(arguments.paths)
     if not parts.runs and not parts.sets:
-        return _fail("no-such-run", "nothing to report: pass run folders (docs/contract.md lists their files)")
+        return _fail(
+            "no-such-run", "nothing to report: pass run folders (docs/reference/run-folder.md lists their files)"
+        )
     try:
         write_atomically(arguments.output, compose(parts))
     except OSError as error:
         return _fail("cannot-write", f"cannot write {arguments.output}: {error.strerror}")
     print(arguments.output.absolute())
     return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    command = Parser(
+        prog=PROGRAM,
+        description="Write one HTML page about runs: learning curves, confusion matrix, attempts, configuration. The "
+        "page is self-contained and needs no network. Runs may still be active.",
+    )
+    command.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="folder of a run, a study or a sweep")
+    command.add_argument(
+        "--output",
+        type=Path,
+        default=Path("report.html"),
+        metavar="FILE",
+        help="output file (default: report.html in the current folder); replaces an earlier report",
+    )
+    return command
 
 
 @dataclasses.dataclass

@@ -1,4 +1,4 @@
-"""Section of a scaling study: a folder with study.json (docs/contract.md) and the run folders of its points."""
+"""Section of a scaling study: a folder with study.json (docs/reference/run-folder.md) and the runs of its points."""
 
 from __future__ import annotations
 

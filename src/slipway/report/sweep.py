@@ -1,4 +1,4 @@
-"""Section of a sweep: a folder with sweep.json (docs/contract.md) and the run folders of its trials."""
+"""Section of a sweep: a folder with sweep.json (docs/reference/run-folder.md) and the runs of its trials."""
 
 from __future__ import annotations
 

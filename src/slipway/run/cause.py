@@ -1,7 +1,7 @@
 """Cause file: why an attempt ended before training, written to logs/N by the first failing rank.
 
-Launchers hide the exit codes of ranks. They also end the other ranks, which then report consequences. docs/contract.md
-describes how the job script reads the file.
+Launchers hide the exit codes of ranks. They also end the other ranks, which then report consequences.
+docs/reference/verdicts.md describes how the job script reads the file.
 """
 
 from __future__ import annotations

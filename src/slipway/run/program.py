@@ -14,7 +14,7 @@ from slipway.run.status import Status
 
 
 class Stopped(SystemExit):
-    """All ranks have agreed to stop and the run is saved: the program exits with the contract's exit code."""
+    """All ranks have agreed to stop and the run is saved: the program exits with EXIT_STOPPED."""
 
     def __init__(self, code: int, reason: Reason) -> None:
         """Exit the program; a session raises this.

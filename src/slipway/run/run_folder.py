@@ -1,6 +1,6 @@
 """Paths and contents of a run folder on disk. Only rank 0 uses it.
 
-docs/contract.md lists its files; ``slipway.run.attempt`` decides who may write them and when.
+docs/reference/run-folder.md lists its files; ``slipway.run.attempt`` decides who may write them and when.
 """
 
 from __future__ import annotations

@@ -123,11 +123,12 @@ class Loops:
         feed.end_steps()
         if feed.number >= self._script.lowest[0]:
             self._continue()
+        is_resumed = feed.is_resuming
         found = feed.begin(loader, epoch=self.epoch, device=device)
         if not feed.is_resuming:  # the epoch may be repeated after the number of ranks has changed
             self._continue()
         current = Current(found, number=feed.number, is_over=feed.is_resuming)
-        self._begin_pass(current)
+        self._begin_pass(current, None if is_resumed else loader)
         return Batches(self._iterate(current), None if found.total is None else found.total - feed.batch)
 
     def steps(self, total: int) -> Iterator[int]:
@@ -243,10 +244,10 @@ class Loops:
         self._begin_pass(current)
         yield from self._iterate(current)
 
-    def _begin_pass(self, current: Current) -> None:
+    def _begin_pass(self, current: Current, loader: object = None) -> None:
         self._pass = current
         self._ahead.begin_pass(self._feed.batch)
-        self._script.begin_pass()
+        self._script.begin_pass(loader)
         self._pending.begin_pass()
         self._run.start_clock()
 

@@ -13,6 +13,7 @@ from slipway.base.goodput import describe, read_goodput
 from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.header import Header, Position
 from slipway.checkpoint.stateful import join, split
+from slipway.checks.rank_data import RankData
 from slipway.checks.skipped_steps import Scalers
 from slipway.data.feed import Feed, RankPosition
 from slipway.dist.collectives import all_gather_json
@@ -92,6 +93,7 @@ class SessionProgram:
             if facts["world_size"] == world.size:
                 self._saved_generators = facts["generators"][world.rank]
                 self._begun_generators = facts.get("given_generators", {world.rank: None})[world.rank]
+        self._rank_data = RankData(self.feed.data, world.size, step=self.start.step)
         self._positions: list[RankPosition] = []
         self._progress = ProgressLine()
         self.total_epochs = self.total_steps = 0
@@ -135,10 +137,14 @@ class SessionProgram:
         rates = [float(group["lr"]) for group in groups if "lr" in group]
         return {"epoch": self._epochs_done(position), **({"lr": rates[0]} if rates else {})}
 
-    def begin_pass(self) -> None:
-        """Begin the means of a pass, or continue them if the pass is resumed."""
+    def begin_pass(self, loader: object) -> None:
+        """Begin the means of a pass, or continue them if the pass is resumed.
+
+        ``loader`` is the pass's loader; None if its data need not be compared between the ranks.
+        """
         feed = self.feed
         self._passes += 1
+        self._rank_data.begin_pass(feed.number, loader, size=feed.size)
         resumed = feed.resumed_pass != feed.number if feed.is_counting else feed.is_resuming or feed.batch > 0
         self.means.begin(feed.number, resumed=resumed)
 
@@ -149,20 +155,21 @@ class SessionProgram:
     # Methods that Run calls.
 
     def local_counters(self) -> list[float]:
-        """Return the number of passes and its square, from which ``observed`` detects ranks in different passes.
+        """Return numbers from whose sums ``on_reduced`` detects ranks in different passes, or with different data.
 
         Logged values are exchanged by ``sync_step`` instead, because their names may differ between ranks.
         """
         passes = float(self._passes % 1024)  # squares and their sums are exact
-        return [passes, passes**2]
+        return [passes, passes**2, *self._rank_data.counters()]
 
     def on_reduced(self, position: Position, sums: list[float]) -> Position:
         """Return ``position`` unchanged.
 
         Raises:
-            SessionError: on every rank, if the ranks are in different passes and would deadlock.
+            SessionError: on every rank, if the ranks are in different passes and would deadlock, or if they divide
+                different data among them.
         """
-        passes, squares = sums
+        passes, squares, *data = sums
         if squares * self._comm.world.size != passes**2:
             error = SessionError(
                 "uneven-passes",
@@ -171,6 +178,7 @@ class SessionProgram:
             )
             error.raised_on_all_ranks = True
             raise error
+        self._rank_data.check(data, step=position.step)
         return position
 
     def sync_step(self, step: int) -> int:

@@ -67,7 +67,7 @@ def read(command: str, argv: Sequence[str], own: Mapping[str, Any], taken: Mappi
     Raises:
         ConfigError: for an unknown flag, an invalid value, or missing or surplus positional arguments.
     """
-    flags, names = _schema(own, taken), [word for word in COMMANDS[command].usage.split() if word.isupper()]
+    flags, names = command_schema(own, taken), [word for word in COMMANDS[command].usage.split() if word.isupper()]
     try:
         found = read_arguments(argv, flags, names=names)
     except ArgumentError as error:
@@ -92,7 +92,7 @@ def read(command: str, argv: Sequence[str], own: Mapping[str, Any], taken: Mappi
     return Arguments(found.files, values, found.tables, launch)
 
 
-def _schema(own: Mapping[str, Any], taken: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+def command_schema(own: Mapping[str, Any], taken: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """Return the schema of a command. Keys of the run have no default because its config.toml holds their values."""
     sections: dict[str, Any] = {OWN: {"description": "Input and output.", "properties": dict(own)}}
     for section, keys in taken.items():
@@ -105,12 +105,17 @@ def _schema(own: Mapping[str, Any], taken: Mapping[str, Sequence[str]]) -> dict[
     return {"properties": sections}
 
 
-def _help(command: str, flags: Mapping[str, Any]) -> str:
+def description(command: str) -> str:
+    """Return the description of a command for its ``--help``."""
     row = COMMANDS[command]
     of_run = " RUN is a run folder or one of its checkpoints; the command neither locks nor changes it."
+    return f"{row.summary[0].upper()}{row.summary[1:]}.{of_run if 'RUN' in row.usage.split() else ''}"
+
+
+def _help(command: str, flags: Mapping[str, Any]) -> str:
     return help_text(
         flags,
         prog=f"trainer {command}",
-        usage=f"trainer {command} {row.usage}",
-        description=f"{row.summary[0].upper()}{row.summary[1:]}.{of_run if 'RUN' in row.usage.split() else ''}",
+        usage=f"trainer {command} {COMMANDS[command].usage}",
+        description=description(command),
     )

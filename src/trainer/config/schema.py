@@ -11,7 +11,7 @@ import ast
 import inspect
 import json
 import sys
-from types import NoneType
+from types import ModuleType, NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -23,7 +23,7 @@ from trainer.config.settings import Settings
 def schema() -> dict[str, Any]:
     """Return the schema of the whole configuration, with sections and keys in the order of ``Settings``."""
     _, components = msgspec.json.schema_components((Settings,), ref_template="{name}")
-    helps = _helps()
+    helps = field_docs(config_module)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "CONFIG.toml of the trainer",
@@ -70,10 +70,10 @@ def _key(name: str, hint: Any, found: dict[str, Any], text: str) -> dict[str, An
     return {**key, **found, "description": text}
 
 
-def _helps() -> dict[tuple[str, str], str]:
-    """Return each field's docstring on one line, by class and field name."""
+def field_docs(module: ModuleType) -> dict[tuple[str, str], str]:
+    """Return the docstring of each field of the classes in ``module`` on one line, by class and field name."""
     helps = {}
-    for node in ast.parse(inspect.getsource(config_module)).body:
+    for node in ast.parse(inspect.getsource(module)).body:
         if isinstance(node, ast.ClassDef):
             for field, text in zip(node.body, node.body[1:], strict=False):
                 if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):

@@ -168,7 +168,7 @@ def in_memory_splits(
             raise ConfigError(
                 "bad-plugin",
                 f"in_memory_splits: images must be a uint8 tensor [n, c, h, w], not {images.dtype} "
-                f"{list(images.shape)}; other samples need a user script (docs/session.md).",
+                f"{list(images.shape)}; other samples need a user script (docs/howto/session.md).",
             )
     statistics = channel_statistics(train[0])
     return Splits(

@@ -46,9 +46,9 @@ BF16_CAPABILITY = (8, 0)
 BF16_FLOP_PER_OPERATOR = 2e9
 """Minimum FLOP per operator for bf16 and NHWC on a GPU. Below it, kernel launches dominate, and autocast adds more.
 
-From an H100, all rows of "float32 and bf16 with NHWC" in docs/gpu.md: ResNet-50 at 224 with batch 128 (6.7 GFLOP an
-operator) is 2.08 times as fast in bf16, the MNIST CNN with batch 64 (0.13) slower. The nearest rows have 1.9 (ResNet-18
-at 224, batch 32: equal) and 3.4 (ResNet-50, batch 64: 1.37 times as fast).
+From an H100, all rows of "float32 and bf16 with NHWC" in docs/explanation/gpu.md: ResNet-50 at 224 with batch 128
+(6.7 GFLOP an operator) is 2.08 times as fast in bf16, the MNIST CNN with batch 64 (0.13) slower. The nearest rows have
+1.9 (ResNet-18 at 224, batch 32: equal) and 3.4 (ResNet-50, batch 64: 1.37 times as fast).
 """
 BF16_INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "bf16")
 """CPU instruction sets that multiply bf16, as torch.cpu.get_capabilities names them; the last one is ARM's."""

@@ -179,7 +179,7 @@ def report(
                 "out-of-memory",
                 f"{device} has {_megabytes(has)} for a rank, which needs {_megabytes(need)}: use more "
                 "--grad-accum-steps, a smaller --batch-size or --val-batch-size, --amp bf16, --recompute, or pipeline "
-                "stages (docs/split.md).",
+                "stages (docs/howto/split.md).",
             )
 
 
@@ -195,7 +195,8 @@ def explain_out_of_memory() -> Iterator[None]:
     except torch.OutOfMemoryError as error:
         said = str(error).partition("\n")[0]
         raise ConfigError(
-            "out-of-memory", f"{said} `trainer --dry-run --memory` prints the memory that a rank needs (docs/split.md)."
+            "out-of-memory",
+            f"{said} `trainer --dry-run --memory` prints the memory that a rank needs (docs/howto/split.md).",
         ) from error
 
 

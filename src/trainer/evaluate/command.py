@@ -53,7 +53,8 @@ from trainer.parallel.threads import set_threads
 from trainer.results.summary import CONFUSION, log_accuracy, write_tables
 
 NAME = "evaluate"
-OUTPUT = {
+OWN = {
+    **arguments.SOURCE,
     "output": {
         "flag": "--output",
         "type": "string",
@@ -138,7 +139,7 @@ def _plan(argv: list[str]) -> Plan:
     Raises:
         SlipwayError: if ``argv`` or the run is invalid.
     """
-    found = arguments.read(NAME, argv, {**arguments.SOURCE, **OUTPUT}, TAKEN)
+    found = arguments.read(NAME, argv, OWN, TAKEN)
     source = find_source(found.names[0], best=found.own["best"])
     settings = source.settings(found.own["config"], found.overrides)
     settings = replace(

@@ -21,6 +21,7 @@ from trainer.evaluate.trained_run import (
 )
 
 NAME = "export"
+OWN = arguments.SOURCE
 SUFFIXES = (SAFETENSORS, ".pt", ".pth")
 
 
@@ -30,7 +31,7 @@ def main(argv: list[str]) -> int:
     Raises:
         SlipwayError: if the run has no usable checkpoint or the file cannot be written.
     """
-    found = arguments.read(NAME, argv, arguments.SOURCE, {})
+    found = arguments.read(NAME, argv, OWN, {})
     target = Path(found.names[1])
     if target.suffix == ".onnx":
         raise ConfigError(

@@ -20,48 +20,66 @@ PAIRS, EXAMPLES = 8, 8
 
 
 def draw_curves(records: Sequence[Record], path: Path, *, title: str) -> None:
-    """Draw loss and accuracy over epochs and over time, the learning rate and the speed."""
+    """Draw the loss and the validation error over epochs, with the time above, the learning rate and the speed."""
     train = [record for record in records if record["kind"] == "train"]
     validation = [record for record in records if record["kind"] == "validation"]
-    figure = Figure(figsize=(12, 7), layout="constrained")
+    figure = Figure(figsize=(10, 7), layout="constrained")
     figure.suptitle(title)
-    axes = figure.subplots(2, 3)
-    for column, (x, label) in enumerate([("epoch", "epoch"), ("elapsed", "training time (s)")]):
-        loss, accuracy = axes[0, column], axes[1, column]
-        _plot(loss, train, x, "loss", label="train", color="tab:blue", alpha=0.7)
-        _plot(loss, validation, x, "loss", label="validation", color="tab:orange", marker=".")
-        loss.set(yscale="log", ylabel="cross-entropy (nats)", xlabel=label)
-        loss.legend()
-        _show_accuracy(accuracy, validation, x)
-        accuracy.set(ylabel="validation accuracy (%)", xlabel=label)
-    _plot(axes[0, 2], train, "step", "lr", color="tab:green")
-    axes[0, 2].set(ylabel="learning rate", xlabel="optimizer step")
-    _plot(axes[1, 2], train, "step", "samples_per_second", color="tab:gray")
-    axes[1, 2].set(ylabel="samples/s, all ranks", xlabel="optimizer step", ylim=(0, None))
-    for axis in axes.flat:
+    (loss, error), (rate, speed) = figure.subplots(2, 2)
+    _plot(loss, train, "epoch", "loss", label="train", color="tab:blue", alpha=0.7)
+    _plot(loss, validation, "epoch", "loss", label="validation", color="tab:orange", marker=".")
+    loss.set(yscale="log", ylabel="cross-entropy (nats)", xlabel="epoch")
+    loss.legend()
+    _show_error(error, validation)
+    for axis in (loss, error):
+        _show_time(axis, sorted(train + validation, key=lambda record: record["epoch"]))
+    _plot(rate, train, "step", "lr", color="tab:green")
+    rate.set(ylabel="learning rate", xlabel="optimizer step")
+    _plot(speed, train, "step", "samples_per_second", color="tab:gray")
+    speed.set(ylabel="samples/s, all ranks", xlabel="optimizer step", ylim=(0, None))
+    for axis in (loss, error, rate, speed):
         axis.grid(alpha=0.3)
     figure.savefig(path, dpi=120)
 
 
-def _plot(axis: Axes, records: Sequence[Record], x: str, y: str, *, scale: float = 1.0, **style: Any) -> None:
-    axis.plot([record[x] for record in records], [scale * record[y] for record in records], **style)
+def _plot(axis: Axes, records: Sequence[Record], x: str, y: str, **style: Any) -> None:
+    axis.plot([record[x] for record in records], [record[y] for record in records], **style)
 
 
-def _show_accuracy(axis: Axes, validation: Sequence[Record], x: str) -> None:
-    """Draw the accuracy, with the y axis scaled to the part after the steep first tenth and to the best value."""
-    _plot(axis, validation, x, "accuracy", scale=100, color="tab:orange", marker=".")
+def _show_error(axis: Axes, validation: Sequence[Record]) -> None:
+    """Draw 100 % minus the accuracy, on a log scale from the smallest error above 0, which shows all epochs."""
+    errors = [100 * (1 - record["accuracy"]) for record in validation]
+    axis.plot([record["epoch"] for record in validation], errors, color="tab:orange", marker=".")
+    axis.set(ylabel="validation error (%)", xlabel="epoch")
     if not validation:
         return
-    best = max(validation, key=lambda record: record["accuracy"])
-    top = 100 * best["accuracy"]
-    floor = 100 * min(record["accuracy"] for record in validation[len(validation) // 10 :])
-    room = max(0.1, top - floor)
-    axis.ticklabel_format(axis="y", useOffset=False)
-    axis.set_ylim(floor - 0.3 * room, top + 0.1 * room)
-    axis.axhline(top, color="tab:gray", linewidth=0.8, linestyle=":")
+    smallest = min((error for error in errors if error > 0), default=1.0)
+    axis.set_yscale("symlog", linthresh=smallest)
+    bottom, top = 0 if min(errors) == 0 else 0.9 * smallest, 1.1 * max(*errors, smallest)
+    ticks = [digit * 10.0**power for power in range(-4, 3) for digit in (1, 2, 5)]
+    axis.set_yticks([*[0] * (bottom == 0), *(tick for tick in ticks if 0.9 * smallest <= tick <= top)])
+    axis.yaxis.set_major_formatter("{x:g}")
+    axis.set_ylim(bottom, top)
+    best = min(range(len(errors)), key=errors.__getitem__)
+    axis.axhline(errors[best], color="tab:gray", linewidth=0.8, linestyle=":")
     axis.set_title(
-        f"best {top:.2f} % at epoch {best['epoch']:g}, last {100 * validation[-1]['accuracy']:.2f} %", fontsize=10
+        f"accuracy: best {100 - errors[best]:.2f} % at epoch {validation[best]['epoch']:g}, "
+        f"last {100 - errors[-1]:.2f} %",
+        fontsize=10,
     )
+
+
+def _show_time(axis: Axes, records: Sequence[Record]) -> None:
+    """Label the upper edge with the training time of each epoch."""
+    epochs = np.array([record["epoch"] for record in records])
+    times = np.array([record["elapsed"] for record in records])
+    if len(records) < 2 or np.ptp(times) == 0:  # noqa: PLR2004
+        return
+    shown = [tick for tick in axis.get_xticks() if epochs.min() <= tick <= epochs.max()]
+    above = axis.twiny()
+    above.set_xlim(axis.get_xlim())
+    above.set_xticks(shown, [f"{time:.3g}" for time in np.interp(shown, epochs, times)])
+    above.set_xlabel("training time (s)")
 
 
 def draw_confusion(evaluation: Evaluation, classes: Sequence[str], path: Path) -> None:

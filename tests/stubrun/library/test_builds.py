@@ -106,6 +106,29 @@ def test_previous_environment_is_listed_after_rebuild(bash, build, place):
     assert "venv.20260101" in bash("mkdir venv.20260101; list_older_venvs x").err
 
 
+# regression: under PBS both printed sbatch
+@pytest.mark.parametrize(
+    ("scheduler", "command"),
+    [
+        ("slurm", "sbatch jobscripts/ddp.job"),
+        ("pbs", "qsub -V jobscripts/ddp.pbs"),
+        ("local", "bash jobscripts/ddp.sh"),
+    ],
+)
+@pytest.mark.parametrize("task", ["venv", "image"])
+def test_built_environment_or_image_is_used_by_command_of_scheduler(  # noqa: PLR0917 -- fixtures and columns
+    bash, build, stub, task, scheduler, command
+):
+    stub("apptainer", "")
+    build("setup", 'mkdir -p "$VENV/bin"; ln -s /bin/true "$VENV/bin/trainer"')
+    build("image", 'echo image >"$IMAGE_FOLDER/slipway-$VARIANT.sif"')
+    done = bash(f'scratch=$PWD/disk/own; mkdir "$scratch"; build_{task}', scheduler=scheduler)
+    settings = {"venv": ["USE_CONTAINER=0", "SLIPWAY_VENV="], "image": ["SLIPWAY_IMAGE="]}[task]
+    assert done.code == 0, done.err
+    assert done.err.splitlines()[-1].endswith(f" {command}")
+    assert all(f" {setting}" in done.err for setting in settings)
+
+
 @pytest.mark.parametrize(
     ("code", "slug", "values"),
     [
@@ -117,3 +140,15 @@ def test_previous_environment_is_listed_after_rebuild(bash, build, place):
 def test_broken_environment_or_existing_folder_is_refused(bash, build, code, slug, values):
     build("setup")
     assert_dies(bash(code), slug, *values)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "words"),
+    [
+        ("slurm", ["sbatch", "jobscripts/ddp.job"]),
+        ("pbs", ["qsub", "-V", "jobscripts/ddp.pbs"]),
+        ("local", ["bash", "jobscripts/ddp.sh"]),
+    ],
+)
+def test_command_after_build_is_the_schedulers(bash, scheduler, words):
+    assert bash("training_command", scheduler=scheduler).out.split() == words

@@ -107,6 +107,11 @@ def test_request_nodes_sets_nodes_and_returns_them_at_exit(dask, calls, tmp_path
     assert " cancel " in calls()[-1]
 
 
+def test_failed_step_returns_its_exit_code(dask):
+    fresh = 'unset -v allocation lost_nodes; source "$lib/restart.bash"; launcher=dask; check_dask; request=.; '
+    assert dask(f"{fresh}run_step_on_nodes 0 bash -c 'exit 3' || echo $?").out == "3\n"
+
+
 def test_script_exits_with_75_if_nodes_do_not_arrive(dask):
     assert dask(f"{REQUEST} check_dask; trap clean_up_job EXIT; request_nodes; echo no", CODE="75")[:2] == (75, "")
 

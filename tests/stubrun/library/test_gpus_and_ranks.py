@@ -71,7 +71,7 @@ def test_mig_slices_are_refused_for_several_ranks(bash, settings, devices, accep
     if accepted:
         assert done == (0, "", "")
     else:
-        assert_dies(done, "mig-slices", " 4 ", "`jobgen submit single --site SITE`")
+        assert_dies(done, "mig-slices", " 4 ", " 2.32 ", "`jobgen submit single --site SITE`")
 
 
 @pytest.mark.parametrize(

@@ -151,6 +151,16 @@ class TestSsh:
     def test_ssh_steps_return_exit_code_and_node_rank(self, bash, code, out):
         assert bash(code).out == out
 
+    def test_end_of_command_spares_another_node_on_same_machine(self, bash):
+        code = """SLIPWAY_LAUNCH=4711.none.2.77.5
+            (ssh_node 0 600 sleep 600) & first=$!
+            until sh "$lib/find_ranks.sh" "$SLIPWAY_LAUNCH" >found; do sleep 0.1; done
+            (ssh_node 1 600 true)
+            sh "$lib/find_ranks.sh" "$SLIPWAY_LAUNCH" | cmp - found && echo runs
+            kill $first; wait $first || :
+            until ! sh "$lib/find_ranks.sh" "$SLIPWAY_LAUNCH" >/dev/null; do sleep 0.1; done"""
+        assert bash(code) == (0, "runs\n", "")
+
 
 @pytest.mark.parametrize(("limit", "tenths", "ended"), [(5, 10, "n2\n"), (0, 6000, "")], ids=["step", "launch"])
 def test_failed_ssh_node_terminates_other_nodes_only_in_launch(bash, limit, tenths, ended):
@@ -199,3 +209,10 @@ APART = 'at() { [ "$1" != 1 ] || exit 3; sleep 1; echo "$1" >>ended; }; nodes=(a
 )
 def test_failed_node_terminates_others_only_in_together_mode(bash, code, out):
     assert bash(f"{code}; sort ended")[:2] == (0, out)
+
+
+def test_nodes_are_started_at_once_and_awaited(bash):
+    """Each node waits up to 20 s for the others, as ranks do; the last one ends 2 s later than the first."""
+    meet = 'touch "up$1"; for i in {1..200}; do [ ! -e up0 ] || [ ! -e up1 ] || [ ! -e up2 ] || break; sleep 0.1; done'
+    code = f'at() {{ {meet}; [ "$i" != 200 ] || exit 1; sleep "$1"; echo "$1"; }}; nodes=(a b c)'
+    assert bash(f"{code}; loop_over_nodes together at | sort") == (0, "0\n1\n2\n", "")

@@ -1,4 +1,4 @@
-"""``study.json``, the file of a study folder, which ``jobgen study`` writes (docs/contract.md)."""
+"""``study.json``, the file of a study folder, which ``jobgen study`` writes (docs/reference/run-folder.md)."""
 
 from __future__ import annotations
 

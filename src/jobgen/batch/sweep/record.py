@@ -1,4 +1,4 @@
-"""``sweep.json``, the file of a sweep folder, which ``jobgen sweep`` writes (docs/contract.md)."""
+"""``sweep.json``, the file of a sweep folder, which ``jobgen sweep`` writes (docs/reference/run-folder.md)."""
 
 from __future__ import annotations
 
