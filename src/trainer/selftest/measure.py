@@ -26,7 +26,7 @@ from trainer.parallel.strategy import torch_backend
 SHAPE, CLASSES = (1, 28, 28), 10
 BATCH = {"cpu": 32, "cuda": 8192}
 """Images per forward pass. A pass takes some ten milliseconds: long compared with clock resolution and time slices."""
-PASSES = 40
+PASSES = 20
 REDUCED = 1 << 20
 """Number of float32 values in the all-reduce: 4 MB."""
 
@@ -49,7 +49,7 @@ class Facts:
     trainer: str
     """Digest of the source files of the trainer and slipway."""
     forward_ms: float
-    """Time of a small network's forward pass; the lower quartile, so that occasional load does not count as a fault."""
+    """Time of a small network's forward pass: the fastest, so that occasional load does not count as a fault."""
     reduced: float
     """Result of an all-reduce (sum) of 1 + rank."""
     reduce_ms: float
@@ -70,7 +70,6 @@ def measure(dist_backend: str, comm: Communicator) -> Facts:
     """Measure this rank; all ranks must call this, because it runs an all-reduce, over --dist-backend."""
     world, device = comm.world, comm.device
     alike = count_equal(comm, device.type, torch.device("cpu"))
-    forward_ms = _forward_ms(device)
     reduced, reduce_ms = _reduction(dist_backend, comm) if alike == world.size else (0.0, -1.0)
     return Facts(
         host=socket.gethostname(),
@@ -83,7 +82,7 @@ def measure(dist_backend: str, comm: Communicator) -> Facts:
         python=platform.python_version(),
         torch=torch.__version__,
         trainer=_sources(),
-        forward_ms=forward_ms,
+        forward_ms=time_forward(device),
         reduced=reduced,
         reduce_ms=reduce_ms,
     )
@@ -98,12 +97,13 @@ def _gpu(device: torch.device) -> str:
     return f"{torch.cuda.get_device_name(device)}, compute capability {major}.{minor}{driver}"
 
 
-def _forward_ms(device: torch.device) -> float:
+def time_forward(device: torch.device) -> float:
+    """Return the time of the fastest of some forward passes on ``device``, in milliseconds."""
     model = build_model(ModelConfig(), shape=SHAPE, classes=CLASSES).to(device).eval()
     images = torch.zeros(BATCH[device.type], *SHAPE, device=device)
     with torch.no_grad():
         model(images)  # warm-up: allocates memory and selects kernels
-        return sorted(_timed(lambda: model(images), device)[1] for _ in range(PASSES))[PASSES // 4]
+        return min(_timed(lambda: model(images), device)[1] for _ in range(PASSES))
 
 
 def _reduction(dist_backend: str, comm: Communicator) -> tuple[float, float]:

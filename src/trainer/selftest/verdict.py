@@ -36,8 +36,19 @@ def faults(ranks: Sequence[Facts], *, ranks_per_node: str = "") -> list[str]:
         *_misplaced(ranks, ranks_per_node),
         *_differing(ranks),
         *_oversubscribed(ranks),
-        *_slow(ranks),
+        *slow_ranks(ranks),
         *_wrong_sum(ranks),
+    ]
+
+
+def slow_ranks(ranks: Sequence[Facts]) -> list[str]:
+    """Return one clause for each of ``ranks`` that is much slower than most of them."""
+    typical = statistics.median_low(rank.forward_ms for rank in ranks)
+    return [
+        f"rank {rank.rank} on {rank.host} takes {rank.forward_ms:.0f} ms for a forward pass (median "
+        f"{typical:.0f} ms): is another program running there, or is the rank bound to too few CPUs?"
+        for rank in ranks
+        if rank.forward_ms > SLOW * typical
     ]
 
 
@@ -69,16 +80,6 @@ def _oversubscribed(ranks: Sequence[Facts]) -> Iterator[str]:
         threads, cpus = sum(rank.threads for rank in here), len(set().union(*(rank.cpus for rank in here)))
         if threads > cpus:
             yield f"{host} runs {threads} threads on {cpus} CPU(s): lower OMP_NUM_THREADS or request more CPUs"
-
-
-def _slow(ranks: Sequence[Facts]) -> Iterator[str]:
-    typical = statistics.median_low(rank.forward_ms for rank in ranks)
-    for rank in ranks:
-        if rank.forward_ms > SLOW * typical:
-            yield (
-                f"rank {rank.rank} on {rank.host} takes {rank.forward_ms:.0f} ms for a forward pass (median "
-                f"{typical:.0f} ms): is another program running there, or is the rank bound to too few CPUs?"
-            )
 
 
 def _wrong_sum(ranks: Sequence[Facts]) -> Iterator[str]:
