@@ -17,6 +17,7 @@ from slipway.base.errors import SessionError
 from slipway.capture.data_parallel import undo_pass
 from slipway.capture.weights import load_best, named_weights
 from slipway.checkpoint.header import Metric
+from slipway.checkpoint.sharded_save import ShardWriter
 from slipway.checks.unsaved_optimizers import require_saved_parameters
 from slipway.dist.existing_group import require_joined
 from slipway.rng.seeding import Purpose
@@ -223,6 +224,7 @@ class Session:
                 opened.environment,
                 found=opened.found._replace(position=self._script.start),
                 policy=self._policy,
+                shards=ShardWriter(opened.comm) if self._script.is_sharded else None,
             )
             stack.enter_context(self._run.mark_errors())
             ranks = opened.comm.world.size
@@ -408,7 +410,7 @@ class Session:
         """
         if not self._loops.have_ended:
             self._loops.end()
-        self._opened.recorder.run(lambda recorder: recorder.wait())
+        self._run.wait_for_save()
         models = {name: self._components[name] for name in self._objects["model"]}
         return load_best(models, self._opened.folder.checkpoints, self._opened.comm)
 

@@ -24,6 +24,7 @@ def run(name, folder, *flags, ranks=2):
     [
         ("apart", "ranks.extra.noise", ["3", "5"]),  # within an epoch, and at its end, after a pass without gradients
         ("no_sync", "ranks.gradients", ["1", "3", "7"]),
+        ("waiting_shards", "shards.0", ["1", "3", "7"]),
     ],
 )
 def test_each_rank_resumes_with_its_own_state(name, saved, stops, tmp_path):

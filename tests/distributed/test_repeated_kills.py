@@ -34,6 +34,7 @@ FEW_RUNS = [
     ("classifier", 2, "--workers 1"),
     ("nanogpt", 1, ""),
     ("dcgan", 1, "--workers 2"),
+    ("sharded", 2, "--epochs 4"),
 ]
 TEN = {
     "language_model": "--epochs 20",
@@ -57,6 +58,8 @@ MANY_RUNS = [
     ("classifier", 4, "--accumulate 3 --epochs 12"),
     ("mnist", 1, "--epochs 15"),
     ("uneven", 2, ""),
+    ("sharded", 3, "--epochs 20"),
+    *(("sharded", 4, f"--kind {kind} --epochs 20") for kind in ("fsdp", "hsdp", "tp", "mixed")),
 ]
 PRELOAD = {"accelerate_example": ["accelerate"], "lightning_example": ["lightning.pytorch"]}
 

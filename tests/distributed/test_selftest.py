@@ -1,11 +1,11 @@
 """`--selftest` on real ranks: healthy under every launcher, and its reports of faults planted in one rank."""
 
+import os
 import re
 import shutil
-import signal
 import socket
-import time
-from contextlib import ExitStack
+import subprocess
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -38,8 +38,11 @@ def test_selftest_of_healthy_ranks_reports_their_placement(launcher, ranks, tmp_
     assert not any((tmp_path / "run" / "checkpoints").iterdir())
 
 
-def pair(tmp_path, *, source=None, meanwhile=lambda _: None, **env):
-    """Run two ranks, the second of them from ``source``, if given, with ``env``; return codes and what they said."""
+def pair(tmp_path, *, source=None, cpu=None, meanwhile=lambda _: None, **env):
+    """Run two ranks, the second of them from ``source`` and on ``cpu``, if given, with ``env``.
+
+    Return their exit codes and messages.
+    """
     meeting = [
         "--init-method",
         (tmp_path / "store").as_uri(),
@@ -52,7 +55,8 @@ def pair(tmp_path, *, source=None, meanwhile=lambda _: None, **env):
         launches = []
         for rank in range(2):
             place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
-            words = [*TRAINER, str(DIGITS), *FLAGS, *meeting]
+            bound = [] if cpu is None else ["taskset", "-c", str(cpu) if rank else others_than(cpu)]
+            words = [*bound, *TRAINER, str(DIGITS), *FLAGS, *meeting]
             more = {**env, "PYTHONPATH": str(source or ROOT / "src")} if rank else {}
             launch = started(words, tmp_path / f"{rank}.log", imports=bool(rank and source), **{**place, **more})
             launches.append(stack.enter_context(launch))
@@ -82,25 +86,40 @@ def test_selftest_fails_if_thread_counts_differ_between_ranks(tmp_path):
     assert_error(said[0], "selftest-failed", "threads ", " 1 ", "rank 0 ", " 65 ")
 
 
-def throttle(launches, *, until=lambda: False):
-    """Limit the second rank to a twentieth of the CPU time, from the moment that both start to measure."""
-    first, second = launches
-    first.until((first.log.parent / "run").exists, "the run folder, which is made right before")
-    while second.process.poll() is None and not until():
-        for number, seconds in ((signal.SIGSTOP, 0.095), (signal.SIGCONT, 0.005)):
-            second.process.send_signal(number)
-            time.sleep(seconds)
+def others_than(cpu):
+    return ",".join(map(str, os.sched_getaffinity(0) - {cpu}))
+
+
+@contextmanager
+def busy_cpu():
+    """Keep one CPU busy with other programs; yield its number and their processes.
+
+    Each has a session, because the kernel may divide the time of a CPU among sessions instead of processes (autogroup).
+    """
+    cpu = max(os.sched_getaffinity(0))
+    busy = ["taskset", "-c", str(cpu), "sh", "-c", "while :; do :; done"]
+    with ExitStack() as stack:
+        programs = [subprocess.Popen(busy, start_new_session=True) for _ in range(9)]
+        for program in programs:
+            stack.callback(program.wait)
+            stack.callback(program.kill)
+        yield cpu, programs
 
 
 def test_selftest_fails_and_reports_slow_rank(tmp_path):
-    codes, said = pair(tmp_path, meanwhile=throttle)
+    with busy_cpu() as (cpu, _):
+        codes, said = pair(tmp_path, cpu=cpu)
     assert codes == [78, 78], "".join(log.read_text() for log in tmp_path.glob("*.log"))
     assert_error(said[-1], "selftest-failed", "rank 1 ", socket.gethostname())
 
 
 def test_selftest_passes_if_a_rank_is_slow_for_a_moment(tmp_path):
-    codes, said = pair(
-        tmp_path,
-        meanwhile=lambda launches: throttle(launches, until=lambda: "Measuring again" in launches[0].log.read_text()),
-    )
+    with busy_cpu() as (cpu, programs):
+
+        def free(launches):
+            launches[0].until(lambda: "Measuring again" in launches[0].log.read_text(), "the first measurement")
+            for program in programs:
+                program.kill()
+
+        codes, said = pair(tmp_path, cpu=cpu, meanwhile=free)
     assert (codes, said) == ([0, 0], []), "".join(log.read_text() for log in tmp_path.glob("*.log"))

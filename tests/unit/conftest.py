@@ -36,6 +36,16 @@ cat "$RECORD/$last.state" 2>/dev/null || { echo "slurm_load_jobs error: Invalid 
 
 
 @pytest.fixture
+def group():
+    """The default process group, of one rank."""
+    import torch.distributed as dist  # noqa: PLC0415 -- few tests need torch
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture
 def in_the_project(monkeypatch):
     """Work in the project's folder, in which jobgen finds specs and sites by name."""
     monkeypatch.chdir(ROOT)

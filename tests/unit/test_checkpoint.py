@@ -71,10 +71,11 @@ class TestCheckpointFormat:
         require_equal(read_checkpoint(path), checkpoint_of())
 
     def test_manifest_lists_size_of_every_other_file(self, path):
-        header, files = verify(path)
+        found = verify(path)
+        files = [f"{name}.safetensors" for name in found.tensors]
         manifest = json.loads((path / MANIFEST).read_text())
         assert {MANIFEST, *files} == {MANIFEST, *manifest["files"]} == {file.name for file in path.iterdir()}
-        assert header == checkpoint_of().header
+        assert found.header == checkpoint_of().header
         assert manifest["files"]["model.safetensors"]["bytes"] == (path / "model.safetensors").stat().st_size
         assert manifest["schema"] == 2
 

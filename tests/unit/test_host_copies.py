@@ -183,12 +183,12 @@ def test_each_dtype_and_layout_on_gpu_is_copied_bit_by_bit(free, streams):
 def test_buffers_are_reserved_at_once_and_reused(store, streams):
     saver, live = saving_into(store), filled(1.0)
     saver.reserve(live)
-    reserved = dict(saver._buffers)
+    reserved = dict(saver._buffers.named)
     assert len(reserved) == 3
     save(saver, live, step=1)
     streams.synchronize()
     saver.finish()
-    assert all(buffer is reserved[place] for place, buffer in saver._buffers.items())
+    assert all(buffer is reserved[place] for place, buffer in saver._buffers.named.items())
 
 
 def test_training_changes_tensors_during_transfer(store, streams):

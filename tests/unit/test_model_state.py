@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.ao import quantization
 from torch.nn.parallel import DistributedDataParallel
@@ -17,14 +16,6 @@ from slipway.checkpoint import stateful
 from slipway.dist.communicator import Alone
 from slipway.state.named_objects import component
 from slipway.state.wrappers import replicas_in
-
-
-@pytest.fixture
-def group():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
 
 GROUP = pytest.mark.usefixtures("group")
 
@@ -280,12 +271,6 @@ def fully_sharded(model):
     return FullyShardedDataParallel(model, device_id=CPU)
 
 
-def sharded_in_place(model):
-    from torch.distributed.fsdp import fully_shard  # noqa: PLC0415
-
-    return fully_shard(model, mesh=dist.init_device_mesh("cpu", (1,)))
-
-
 def part_of(shard):
     def wrap(model):
         model["encoder"] = shard(model["encoder"])
@@ -294,11 +279,21 @@ def part_of(shard):
     return wrap
 
 
-@pytest.mark.parametrize(("shard", "values"), [(fully_sharded, []), (sharded_in_place, ["weight"])])
+def deepspeed_engine(model):
+    return type("DeepSpeedEngine", (Around,), {})(model)
+
+
+class Around(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+
+@pytest.mark.parametrize("shard", [fully_sharded, deepspeed_engine])
 @pytest.mark.parametrize("around", [lambda s: s, lambda s: lambda m: torch.compile(s(m), backend="eager"), part_of])
 @GROUP
-def test_fsdp_models_and_parts_are_refused(shard, values, around):
-    with refused("sharded-model", "model", *values):
+def test_models_and_parts_with_hidden_parameters_are_refused(shard, around):
+    with refused("sharded-model", "model"):
         component("model", around(shard)(blocks()))
 
 

@@ -9,12 +9,14 @@ from torch import nn
 
 from messages import assert_warning, refused, slugs
 from ranks import on_ranks
+from slipway.base.environment import World
 from slipway.capture import data_parallel, per_rank
 from slipway.capture.saved_objects import SavedObjects
 from slipway.capture.world_change import require_restorable, warn_of_world_size
 from slipway.checkpoint.format import read_checkpoint, write_checkpoint
 from slipway.checkpoint.header import Header, Position
 from slipway.dist.collectives import as_bytes
+from slipway.dist.data_ranks import DataRanks
 from slipway.state.module_attributes import ATTRIBUTES, ModuleAttributes
 from slipway.state.named_objects import component
 
@@ -34,10 +36,19 @@ class Holder:
         self.loads += 1
 
 
+def all_ranks(world):
+    """Return the data-parallel coordinates of ranks that divide the samples among all of them."""
+    return DataRanks(world, range(world.size))
+
+
+def ranks_of(size):
+    return all_ranks(World(size=size))
+
+
 def objects_of(comm, given):
     """Return what saves ``given``: objects of a script, or parts of a session as they are."""
     parts = {name: value if name == ATTRIBUTES else component(name, value) for name, value in given.items()}
-    return parts, SavedObjects(parts, given, comm)
+    return parts, SavedObjects(parts, given, comm, all_ranks(comm.world))
 
 
 def save(size, make, folder, *, wait=False):
@@ -60,7 +71,7 @@ def load(size, make, checkpoint, *, between=lambda _: None):
         given = make(comm.world.rank)
         parts, objects = objects_of(comm, given)
         if comm.world.is_root:
-            require_restorable(checkpoint.header, parts, size)
+            require_restorable(checkpoint.header, parts, ranks_of(size))
         objects.restore(checkpoint if comm.world.is_root else None)
         between(given)
         objects.restore_again()
@@ -179,7 +190,7 @@ class TestStateOfEachRank:
         assert_warning(caplog.text, "rank-state-not-saved", "extra.a")
         assert {"ranks.extra.b"} == {name for name in checkpoint.header.trees if name.startswith("ranks")}
         with refused("rank-state-not-saved", "extra.a"):
-            require_restorable(checkpoint.header, {}, 2)
+            require_restorable(checkpoint.header, {}, ranks_of(2))
 
     def test_different_parameters_under_horovod_are_reported(self, tmp_path, monkeypatch, caplog):
         monkeypatch.setattr(data_parallel, "under_horovod", lambda: True)
@@ -236,7 +247,7 @@ class TestChangedWorldSize:
     def test_per_rank_objects_are_refused_after_world_size_change(self, size, tmp_path):
         checkpoint = save(2, lambda rank: {"extra.a": Holder({"x": rank}), "extra.b": Holder({"x": 1})}, tmp_path)
         with refused("different-ranks", "extra.a", 2, size):
-            require_restorable(checkpoint.header, {"extra.a": Holder(), "extra.b": Holder()}, size)
+            require_restorable(checkpoint.header, {"extra.a": Holder(), "extra.b": Holder()}, ranks_of(size))
 
     @pytest.mark.parametrize(
         ("tensor", "facts", "found"),
@@ -246,12 +257,12 @@ class TestChangedWorldSize:
         ],
     )
     def test_buffers_are_taken_from_rank_0(self, tensor, facts, found, caplog):
-        require_restorable(*of_one_tensor(tensor, facts), 3)
+        require_restorable(*of_one_tensor(tensor, facts), ranks_of(3))
         assert slugs(caplog.text) == found
 
     def test_parameters_that_differ_between_ranks_are_refused(self):
         with refused("different-ranks", "model"):
-            require_restorable(*of_one_tensor("weight", {"synchronized": ["model"]}), 3)
+            require_restorable(*of_one_tensor("weight", {"synchronized": ["model"]}), ranks_of(3))
 
 
 def of_one_tensor(name, facts):
@@ -320,7 +331,7 @@ class TestGradients:
         for rank, given in enumerate(load(3, lambda _: network(1), checkpoint)):
             assert gradients(given) == gradients(accumulate(network(), rank % 2))
         with refused("different-ranks", "gradients"):
-            require_restorable(checkpoint.header, {}, 2)
+            require_restorable(checkpoint.header, {}, ranks_of(2))
 
     @pytest.mark.parametrize("seen", [False, True])
     def test_only_presence_of_applied_gradients_is_saved(self, seen, tmp_path):
@@ -358,7 +369,7 @@ class TestGradients:
         checkpoint = save(2, lambda rank: accumulate(network(), rank), tmp_path, wait=True)
         assert_warning(caplog.text, "rank-state-not-saved", "gradients")
         with refused("rank-state-not-saved", "gradients"):
-            require_restorable(checkpoint.header, {}, 2)
+            require_restorable(checkpoint.header, {}, ranks_of(2))
 
 
 class TestRestoredAgain:

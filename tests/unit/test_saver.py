@@ -98,11 +98,11 @@ def test_first_save_uses_reserved_buffers(store, saver):
     live = checkpoint_of(1)
     saver.reserve(live.tensors)
     saver.wait()
-    buffers = {name: buffer.data_ptr() for name, buffer in saver._buffers.items()}
+    buffers = {name: buffer.data_ptr() for name, buffer in saver._buffers.named.items()}
     assert len(buffers) == 1
     saver.save(live)
     saver.finish()
-    assert {name: buffer.data_ptr() for name, buffer in saver._buffers.items()} == buffers
+    assert {name: buffer.data_ptr() for name, buffer in saver._buffers.named.items()} == buffers
     require_equal(store.newest(), checkpoint_of(1))
     assert torch.equal(live.tensors["model"]["w"], checkpoint_of(1).tensors["model"]["w"])
 

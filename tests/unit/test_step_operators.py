@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import pytest
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -111,13 +110,6 @@ def trainer_steps(settings, comm, strategy, monkeypatch):
     with recorder:
         assert run(settings, comm, strategy, StopRequest(), read_environment({})) == Reason.NONE
     return [after - earlier for earlier, after in itertools.pairwise(before)]
-
-
-@pytest.fixture
-def group():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 @pytest.mark.usefixtures("group")

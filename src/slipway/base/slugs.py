@@ -1446,10 +1446,17 @@ GROUPS: Dict[str, Dict[str, Message]] = {
         ),
         "sharded-model": Message(
             EXIT_FAILED,
-            "A model or an optimizer is sharded across the ranks (FSDP, DTensor, ZeroRedundancyOptimizer). A Session "
-            "cannot save it.",
-            "Use DistributedDataParallel and an optimizer that is complete on each rank, or save without a Session, "
-            "with `torch.distributed.checkpoint`.",
+            "A model or an optimizer is sharded in a way that a Session cannot save: by FullyShardedDataParallel, "
+            "DeepSpeed or ZeroRedundancyOptimizer, or by DTensors on meshes that do not divide the ranks evenly.",
+            "Shard the model with `torch.distributed.fsdp.fully_shard`, and use an optimizer of `torch.optim`. With "
+            "tensor parallelism, use one mesh for all parts of the model, such as `init_device_mesh(device, (4, 2), "
+            'mesh_dim_names=("dp", "tp"))`.',
+        ),
+        "sampler-mesh": Message(
+            EXIT_FAILED,
+            "`slipway.Sampler` divides the samples among another number of ranks than the mesh of the model does, as "
+            "with tensor parallelism: some samples would not be read, or `len(loader)` would be wrong.",
+            'Pass the mesh that `fully_shard` gets: `slipway.Sampler(dataset, mesh=mesh["dp"])`.',
         ),
         "sampler-batch-size": Message(
             EXIT_FAILED,

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from slipway.checkpoint.fingerprint import Fingerprint, fingerprint
+from slipway.checkpoint.shards import is_sharded
 from slipway.dist.existing_group import under_horovod
 from slipway.state.optimizer_attributes import parameters_in
 from slipway.state.wrappers import replicas_in
@@ -56,24 +57,30 @@ class ReplicatedTensors:
     def fingerprint(self, name: str, state: Mapping[Any, Any]) -> Fingerprint:
         """Return the fingerprint of the values that may differ between ranks in the component ``name``."""
         with_elements = name not in self._optimizers or not self._averages(name)
-        return fingerprint(self.own(name, state), with_elements=with_elements, restored_in_place=name in self._modules)
+        own = self.own(name, state)
+        return fingerprint(own, with_elements=with_elements, with_shards=False, restored_in_place=name in self._modules)
 
     def averaged(self, name: str, state: Mapping[Any, Any]) -> Fingerprint:
         """Return the fingerprint of a model's parameters that training keeps identical on all ranks."""
         alike = self._averaged([name]) if name in self._modules else ()
         return fingerprint({key: value for key, value in state.items() if _is_in(value, alike)}, restored_in_place=True)
 
+    def has_own_shards(self, name: str) -> bool:
+        """Return whether ``own`` contains shards, so that the state cannot be saved for each rank."""
+        return any(map(is_sharded, parameters_in(self._optimizers[name]))) if name in self._optimizers else False
+
     def own(self, name: str, state: Mapping[Any, Any]) -> Mapping[Any, Any]:
         """Return the entries of ``state``, of the component ``name``, that may differ between ranks."""
         if name not in self._modules:
             return state
         alike = self._alike(name)
-        return {key: value for key, value in state.items() if not _is_in(value, alike)}
+        return {key: value for key, value in state.items() if not is_sharded(value) and not _is_in(value, alike)}
 
     def _averages(self, optimizer: str) -> bool:
         """Return whether each parameter of an optimizer has the same gradients on all ranks."""
         alike = self._averaged(self._modules)
-        return all(parameter.data_ptr() in alike for parameter in parameters_in(self._optimizers[optimizer]))
+        parameters = parameters_in(self._optimizers[optimizer])
+        return all(is_sharded(parameter) or parameter.data_ptr() in alike for parameter in parameters)
 
     def _alike(self, name: str) -> set[int]:
         """Return the addresses of a model's averaged parameters, and of buffers that are broadcast before use."""
@@ -100,7 +107,7 @@ def _addresses(wrapper: DistributedDataParallel, named: Iterable[tuple[str, Tens
 
 
 def _is_in(value: Any, addresses: Container[int]) -> bool:
-    return isinstance(value, Tensor) and value.numel() > 0 and value.data_ptr() in addresses
+    return isinstance(value, Tensor) and not is_sharded(value) and value.numel() > 0 and value.data_ptr() in addresses
 
 
 def _synchronizes(wrapper: DistributedDataParallel) -> bool:

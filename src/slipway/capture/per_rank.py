@@ -12,12 +12,12 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from slipway.base.errors import SlipwayError, from_json, to_json, warn
+from slipway.base.errors import to_json, warn
 from slipway.base.memory_limits import available_memory
 from slipway.capture.data_parallel import ReplicatedTensors
 from slipway.checkpoint.format import Tensors
 from slipway.checkpoint.stateful import RANKS, Stateful, restores_in_place, split, state_of
-from slipway.dist.collectives import all_gather_json, gather_bytes
+from slipway.dist.collectives import all_gather_json, gather_bytes, raise_first
 from slipway.dist.communicator import Communicator
 
 log = logging.getLogger(__name__)
@@ -66,11 +66,15 @@ def collect(
         failure = error
     gathered = all_gather_json(comm, [own, averaged, failure and to_json(failure), available_memory()])
     by_rank, averaged_by_rank, errors, memory = map(list, zip(*gathered, strict=True))
-    _raise_any(failure, errors)
+    raise_first(failure, errors)
     size = comm.world.size
     differing = [name for name in own if any(found[name][0] != own[name].digest for found in by_rank)]
     limits = {GRADIENTS: memory[0] // (4 * size)}
-    unsaved = [name for name in differing if max(found[name][1] for found in by_rank) > limits.get(name, LIMIT)]
+    unsaved = [
+        name
+        for name in differing
+        if max(found[name][1] for found in by_rank) > limits.get(name, LIMIT) or replicas.has_own_shards(name)
+    ]
     differing = [name for name in differing if name not in unsaved]
     apart = PerRankState()
     unlike = [name for name in averaged if any(found[name] != averaged[name] for found in averaged_by_rank)]
@@ -98,16 +102,6 @@ def collect(
                 sent |= tensors
         _gather(sent, trees, comm, apart)
     return apart
-
-
-def _raise_any(failure: Exception | None, errors: list[dict[str, Any] | None]) -> None:
-    found = next((error for error in errors if error), None)
-    if found is None:
-        return
-    error = failure or from_json(found)
-    if isinstance(error, SlipwayError):
-        error.raised_on_all_ranks = True
-    raise error
 
 
 def _news(slug: str, names: list[str], warned: set[tuple[str, str]], comm: Communicator) -> str:

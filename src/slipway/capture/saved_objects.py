@@ -18,6 +18,7 @@ from slipway.checkpoint.header import Header, Position
 from slipway.checkpoint.stateful import Restored, Stateful
 from slipway.dist.collectives import all_gather_json
 from slipway.dist.communicator import Communicator
+from slipway.dist.data_ranks import DataRanks
 from slipway.state.saved_gradients import SavedGradients
 
 log = logging.getLogger(__name__)
@@ -26,15 +27,18 @@ log = logging.getLogger(__name__)
 class SavedObjects:
     """The components of a session on one rank, and their gradients."""
 
-    def __init__(self, parts: Mapping[str, Stateful], given: Mapping[str, Any], comm: Communicator) -> None:
+    def __init__(
+        self, parts: Mapping[str, Stateful], given: Mapping[str, Any], comm: Communicator, data_ranks: DataRanks
+    ) -> None:
         """Store the components to save and restore.
 
         Args:
             parts: the components, by name.
             given: the script's objects by the same names: models with their wrappers, optimizers, others.
             comm: communicator of this rank.
+            data_ranks: the ranks' data-parallel coordinates.
         """
-        self._parts, self._comm = parts, comm
+        self._parts, self._comm, self._data_ranks = parts, comm, data_ranks
         modules = {name: value for name, value in given.items() if isinstance(value, nn.Module)}
         optimizers = {name: value for name, value in given.items() if hasattr(value, "param_groups")}
         self._replicas = ReplicatedTensors(modules, optimizers)
@@ -43,6 +47,11 @@ class SavedObjects:
         self._warned: set[tuple[str, str]] = set()
         self._found: Checkpoint | None = None
         self._restored: dict[str, str | None] | None = None
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether a component's state contains DTensors, the same on all ranks."""
+        return stateful.has_shards(self._parts)
 
     def restore(self, found: Checkpoint | None) -> Header:
         """Restore the components from ``found``, and return its header; all ranks must call this.
@@ -102,7 +111,11 @@ class SavedObjects:
         return self._apart.facts
 
     def capture(self, header: Header) -> Checkpoint:
-        """Return a checkpoint of the components and of the states that ``collect`` gathered; only rank 0 calls this."""
+        """Return a checkpoint of the components and of the states that ``collect`` gathered.
+
+        Only rank 0 calls this, or all ranks if ``is_sharded``: then each rank's checkpoint holds its own shards.
+        """
+        self._gradients.require_reduced()
         gradients = {GRADIENTS: self._gradients} if self._gradients.state_dict() else {}
         captured = stateful.capture({**self._parts, **gradients}, header)
         apart, self._apart = self._apart, PerRankState()
@@ -110,12 +123,15 @@ class SavedObjects:
         return Checkpoint({**captured.tensors, **apart.tensors}, captured.header._replace(trees=trees))
 
     def _restore(self, parts: Mapping[str, Stateful], found: Checkpoint | None) -> Restored | None:
-        restored = stateful.restore(parts, found, self._comm)
-        if restored and restored.header.facts:
-            if restored.header.facts["world_size"] == self._comm.world.size:
-                self._replicas.set_unsynchronized(restored.header.facts.get("unsynchronized", ()))
-            else:
-                reseed_generators(restored.header, parts, self._comm.world.rank)
+        ranks, rank = self._data_ranks, self._comm.world.rank
+        restored = stateful.restore(
+            parts, found, self._comm, saved_rank=lambda facts: ranks.saved_rank(facts, rank) if facts else None
+        )
+        if restored and (facts := restored.header.facts):
+            if ranks.same(facts):
+                self._replicas.set_unsynchronized(facts.get("unsynchronized", ()))
+            elif ranks.saved_rank(facts, rank) is None:
+                reseed_generators(restored.header, parts, ranks.world.rank)
         return restored
 
     def _digest(self, name: str) -> str | None:

@@ -11,6 +11,7 @@ from slipway.base.errors import StateMismatchError, warn
 from slipway.checkpoint.fingerprint import fingerprint
 from slipway.checkpoint.header import Header
 from slipway.checkpoint.stateful import RANKS, Stateful, join
+from slipway.dist.data_ranks import DataRanks
 from slipway.rng.generator_state import GeneratorAdapter, wrapped
 from slipway.rng.seeding import derive, reseed
 from slipway.state.model_state import Model
@@ -22,8 +23,8 @@ WITHOUT_TENSORS: Mapping[str, Any] = defaultdict(type(None))
 """Placeholder for the tensors of a state, if only its other contents are read."""
 
 
-def require_restorable(header: Header, parts: Mapping[str, Stateful], size: int) -> None:
-    """Check that ``size`` ranks can continue from the checkpoint, and warn of state that individual ranks lose.
+def require_restorable(header: Header, parts: Mapping[str, Stateful], ranks: DataRanks) -> None:
+    """Check that ``ranks`` can continue from the checkpoint, and warn of state that individual ranks lose.
 
     Generators of additional ranks get seeds of their own rank. Buffers and attributes become those of rank 0. If the
     next forward pass broadcasts them anyway, nothing is lost, and the function does not warn.
@@ -37,9 +38,9 @@ def require_restorable(header: Header, parts: Mapping[str, Stateful], size: int)
             f"{', '.join(unsaved)}: differed between ranks and was too large to save for each rank. Start a new run in "
             "another folder, and keep this state identical on all ranks.",
         )
-    saved = header.facts["world_size"]
+    saved, size = header.facts["world_size"], len(ranks.coordinates)
     apart = [name.removeprefix(RANKS) for name in header.trees if name.startswith(RANKS)]
-    if saved == size or not apart:
+    if ranks.same(header.facts) or not apart:
         return
     if fixed := [name for name in apart if not _fits_any_size(name, header, parts.get(name))]:
         raise StateMismatchError(
@@ -71,9 +72,7 @@ def warn_of_world_size(header: Header, size: int) -> None:
 
 
 def reseed_generators(header: Header, parts: Mapping[str, Stateful], rank: int) -> None:
-    """Seed generators that differed between ranks for ``rank``, if it is an additional rank and has rank 0's state."""
-    if rank < header.facts["world_size"]:
-        return
+    """Seed generators that differed between ranks for the additional coordinate ``rank``, which has rank 0's state."""
     for name, part in parts.items():
         if f"{RANKS}{name}" in header.trees:
             for adapter in _generators_apart(name, part, header):

@@ -115,7 +115,7 @@ def _error_numbers(error: BaseException | None) -> Iterator[int]:
 
 def _states(found: Checkpoint, model: str | None) -> dict[str, dict[str, Any]]:
     """Return the state_dict of each model in ``found`` by name, or only of ``model`` if it is not None."""
-    saved = sorted({*found.tensors, *found.header.trees})
+    saved = sorted(found.components)
     models = {name.removeprefix("model."): name for name in saved if re.match(r"model(\.|$)", name)}
     average = {AVERAGE: AVERAGE} if AVERAGE in saved else {}
     known = models | average
@@ -124,8 +124,7 @@ def _states(found: Checkpoint, model: str | None) -> dict[str, dict[str, Any]]:
         of = f"the models {', '.join(known)}" if known else "none"
         raise ExportError("no-such-model", f"the checkpoint has no model{f' {model}' if model else ''}: it holds {of}.")
     states = {
-        name: join(found.tensors.get(component, {}), found.header.trees.get(component))
-        for name, component in components.items()
+        name: join(found.whole(component), found.header.trees.get(component)) for name, component in components.items()
     }
     if components.get(AVERAGE) == AVERAGE:
         states[AVERAGE].pop("n_averaged", None)  # number of averaged steps: not a tensor of the model

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from slipway.checkpoint.shards import is_sharded, local_part
 from slipway.checkpoint.stateful import split
 from slipway.dist.collectives import as_bytes
 from slipway.dist.compare_ranks import checksum
@@ -27,13 +28,18 @@ class Fingerprint(NamedTuple):
 
 
 def fingerprint(
-    state: Mapping[Any, Any], *, with_elements: bool = True, restored_in_place: bool = False
+    state: Mapping[Any, Any],
+    *,
+    with_elements: bool = True,
+    with_shards: bool = True,
+    restored_in_place: bool = False,
 ) -> Fingerprint:
     """Return the fingerprint of a state_dict.
 
     Args:
         state: tensors and anything else that a checkpoint can hold.
         with_elements: whether the digest covers the tensors' elements; otherwise only their names, shapes and dtypes.
+        with_shards: whether it covers this rank's elements of DTensors.
         restored_in_place: see ``split``.
 
     Raises:
@@ -43,7 +49,8 @@ def fingerprint(
     text = json.dumps([tree, [[name, str(tensor.dtype), [*tensor.shape]] for name, tensor in tensors.items()]]).encode()
     total = hashlib.sha256(text)
     for tensor in tensors.values() if with_elements else ():
-        total.update(_content(tensor))
+        if with_shards or not is_sharded(tensor):
+            total.update(_content(local_part(tensor) if is_sharded(tensor) else tensor))
     return Fingerprint(total.hexdigest(), len(text) + sum(tensor.nbytes for tensor in tensors.values()))
 
 

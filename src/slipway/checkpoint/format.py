@@ -13,9 +13,9 @@ import json
 import logging
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -24,7 +24,8 @@ from slipway.base.bounded_read import read_whole
 from slipway.base.contract import BEST, LATEST, checkpoint_folder
 from slipway.base.errors import warn
 from slipway.base.files import sync_folder, write_json
-from slipway.checkpoint.header import SCHEMA, Header, from_manifest, to_manifest
+from slipway.checkpoint.header import SCHEMA, SHARDED_SCHEMA, Header, from_manifest, to_manifest
+from slipway.checkpoint.saved_tensors import Entry, SavedTensors, missing_elements, sharded_tensors
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,34 @@ class Checkpoint:
 
     tensors: Tensors
     header: Header
+    sharded: SavedTensors | None = None
+    """Of a checkpoint on disk: the tensors that the ranks have saved in shards; ``tensors`` lacks these."""
+    folder: Path | None = None
+    """The folder from which the checkpoint was read."""
+
+    @property
+    def components(self) -> set[str]:
+        """Names of the components whose state the checkpoint holds."""
+        return {*self.tensors, *self.header.trees, *(self.sharded.components if self.sharded else ())}
+
+    def whole(self, component: str) -> dict[str, Tensor]:
+        """Return the tensors of ``component``, read from disk if they were saved in shards."""
+        found = dict(self.tensors.get(component, {}))
+        if self.sharded:
+            found |= {name: self.sharded.read((component, name)) for name in self.sharded.names(component)}
+        return found
+
+
+class Shards(NamedTuple):
+    """The shards of a checkpoint in the files of the ranks that wrote them."""
+
+    files: dict[str, dict[str, Any]]
+    """The bytes of each file, as in a manifest."""
+    entry: Entry
+    """The manifest's entry for the tensors."""
+
+
+NO_SHARDS = Shards({}, {})
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
@@ -62,7 +91,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """
     temporary = make_temporary(path)
     try:
-        _write_files(temporary, checkpoint)
+        write_manifest(temporary, checkpoint.header, write_tensors(temporary, checkpoint.tensors))
         publish(temporary, path)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -85,16 +114,28 @@ def publish(temporary: Path, path: Path) -> None:
         remove(replaced)
 
 
-def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
-    readable = folder.stat().st_mode & 0o666  # mode 0666 less the umask; safetensors creates files with mode 0600
+def write_tensors(folder: Path, tensors: Tensors) -> dict[str, dict[str, Any]]:
+    """Write a file for each component to ``folder``; return their entries in the manifest."""
     files = {}
-    for name, tensors in checkpoint.tensors.items():
+    for name, named in tensors.items():
         file = folder / f"{name}.safetensors"
-        save_file(tensors, file)
-        file.chmod(readable)
-        _sync_file(file)
+        write_file(file, named)
         files[file.name] = {"sha256": _sha256(file), "bytes": file.stat().st_size}
-    manifest = {**to_manifest(checkpoint.header), "files": files}
+    return files
+
+
+def write_file(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Write ``tensors`` to the safetensors file ``path`` durably."""
+    save_file(tensors, path)
+    path.chmod(path.parent.stat().st_mode & 0o666)  # mode 0666 less the umask; safetensors creates files with mode 0600
+    sync_file(path)
+
+
+def write_manifest(folder: Path, header: Header, files: dict[str, dict[str, Any]], shards: Shards = NO_SHARDS) -> None:
+    """Write the manifest of a checkpoint whose ``files`` and ``shards`` are in ``folder``."""
+    manifest = {**to_manifest(header), "files": {**files, **shards.files}}
+    if shards.entry:
+        manifest |= {"schema": SHARDED_SCHEMA, "sharded": shards.entry}
     write_json(folder / MANIFEST, {**manifest, "manifest_sha256": _digest(manifest)})
 
 
@@ -177,8 +218,8 @@ def read_header(path: Path) -> Header:
     return _read_manifest(path)[0]
 
 
-def _read_manifest(path: Path) -> tuple[Header, dict[str, Any]]:
-    """Return the header of the checkpoint ``path``, and size and digest of each of its files, by name.
+def _read_manifest(path: Path) -> tuple[Header, dict[str, Any], SavedTensors | None]:
+    """Return the header of the checkpoint ``path``, size and digest of its files by name, and its sharded tensors.
 
     Raises:
         DamagedError: if the manifest is missing, damaged, or of another schema.
@@ -190,44 +231,68 @@ def _read_manifest(path: Path) -> tuple[Header, dict[str, Any]]:
         raise DamagedError(f"{MANIFEST} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedError(f"{MANIFEST} is not a manifest") from error
-    if schema != SCHEMA:
+    if schema not in {SCHEMA, SHARDED_SCHEMA}:
         raise DamagedError(f"it has schema {schema}, but this version reads schema {SCHEMA}")
     if digest != _digest(manifest):
         raise DamagedError(f"the sha256 of {MANIFEST} does not match the one in it")
     try:
-        return from_manifest(manifest), manifest["files"]
-    except (KeyError, TypeError) as error:
+        header, files, entry = from_manifest(manifest), manifest["files"], manifest.get("sharded", {})
+        tensors = sharded_tensors(entry)
+    except (KeyError, TypeError, AttributeError) as error:
         raise DamagedError(f"{MANIFEST} is not a manifest") from error
+    if fault := missing_elements(tensors):
+        raise DamagedError(fault)
+    return header, files, SavedTensors(path, tensors) if tensors else None
 
 
-def verify(path: Path) -> tuple[Header, list[str]]:
-    """Return the header and file names of the checkpoint ``path``, after verifying all files against its manifest.
+def verify(path: Path, *, with_shards: bool = True) -> Checkpoint:
+    """Return the checkpoint ``path`` without its tensors, after verifying all files against its manifest.
+
+    Args:
+        path: the checkpoint's folder.
+        with_shards: whether to verify the shards too. All ranks together can do that faster: ``SavedTensors.damaged``.
 
     Raises:
         DamagedError: as ``read_header`` does, or if a file is missing, has another size, or has another digest.
         OSError: if the disk does not respond.
     """
-    header, files = _read_manifest(path)
+    header, files, sharded = _read_manifest(path)
     for name, expected in files.items():
         try:
             size = (path / name).stat().st_size
             if size != expected["bytes"]:
                 raise DamagedError(f"{name} has {size} bytes instead of {expected['bytes']}")
-            if _sha256(path / name) != expected["sha256"]:
+            if "sha256" in expected and _sha256(path / name) != expected["sha256"]:
                 raise DamagedError(f"the sha256 of {name} does not match the one in the manifest")
         except ABSENT as error:
             raise DamagedError(f"{name} cannot be read: {error.strerror}") from error
-    return header, list(files)
+    if with_shards and sharded and (fault := sharded.damaged()):
+        raise DamagedError(fault)
+    components = [name.removesuffix(".safetensors") for name, entry in files.items() if "sha256" in entry]
+    return Checkpoint({name: {} for name in components}, header, sharded, path)
 
 
-def read_checkpoint(path: Path) -> Checkpoint:
-    """Verify and return the checkpoint ``path``, with its tensors on the CPU.
+def read_checkpoint(path: Path, *, with_shards: bool = True) -> Checkpoint:
+    """Verify and return the checkpoint ``path``, with its tensors on the CPU, except sharded ones.
+
+    Args:
+        path: the checkpoint's folder.
+        with_shards: see ``verify``.
 
     Raises:
         DamagedError, OSError: as ``verify`` does.
     """
-    header, files = verify(path)
-    return Checkpoint({name.removesuffix(".safetensors"): load_file(path / name) for name in files}, header)
+    found = verify(path, with_shards=with_shards)
+    return replace(found, tensors={name: load_file(path / f"{name}.safetensors") for name in found.tensors})
+
+
+def read_sharded(path: Path) -> SavedTensors | None:
+    """Return the sharded tensors of the checkpoint ``path``, which another rank has verified.
+
+    Raises:
+        DamagedError, OSError: as ``read_header`` does.
+    """
+    return _read_manifest(path)[2]
 
 
 def _digest(manifest: dict[str, Any]) -> str:
@@ -238,10 +303,11 @@ def sync_files(folder: Path) -> None:
     """Make the content of every file in ``folder`` and its subfolders durable, by fsync."""
     for path in folder.rglob("*"):
         if path.is_file():
-            _sync_file(path)
+            sync_file(path)
 
 
-def _sync_file(path: Path) -> None:
+def sync_file(path: Path) -> None:
+    """Make the content of ``path`` durable, by fsync."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
 

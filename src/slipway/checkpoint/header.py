@@ -30,8 +30,8 @@ class Position(NamedTuple):
         return self._replace(epoch=self.epoch + 1, samples=0, bad=0)
 
 
-SCHEMA = 2
-"""Version of the manifest; increased when an older slipway can no longer read it."""
+SCHEMA, SHARDED_SCHEMA = 2, 3
+"""Versions of the manifest without and with sharded tensors; increased when an older slipway cannot read it."""
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 

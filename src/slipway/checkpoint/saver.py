@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import threading
 from collections.abc import Sequence
 
-import torch
-from torch import Tensor
-
 from slipway.base.errors import NotSavedError, SessionError, SlipwayError, is_retryable, warn
 from slipway.checkpoint.compile_cache import CompiledCode
 from slipway.checkpoint.format import Checkpoint, Tensors
-from slipway.checkpoint.host_copies import HostCopies, Pair, Transfer
+from slipway.checkpoint.host_buffers import HostBuffers
+from slipway.checkpoint.host_copies import Transfer
+from slipway.checkpoint.sharded_save import ShardedSave
 from slipway.checkpoint.store import CheckpointStore
 
 log = logging.getLogger(__name__)
@@ -26,8 +24,7 @@ class Saver:
     def __init__(self, store: CheckpointStore, compiled: CompiledCode) -> None:
         """Save to ``store``, and after each checkpoint also save the cache of ``compiled`` code."""
         self._store, self._compiled = store, compiled
-        self._buffers: dict[tuple[str, str], Tensor] = {}
-        self._host_copies = HostCopies()
+        self._buffers = HostBuffers()
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
 
@@ -37,20 +34,26 @@ class Saver:
         A CUDA graph cannot be captured while another thread allocates pinned memory.
         """
         self.wait()
-        self._allocate_buffers(tensors, pinned=True)
-        self._thread = threading.Thread(target=self._allocate_buffers, args=(tensors,), name="checkpoint buffers")
+        self._buffers.allocate(tensors, pinned=True)
+        self._thread = threading.Thread(
+            target=self._buffers.allocate, args=(tensors,), kwargs={"pinned": False}, name="checkpoint buffers"
+        )
         self._thread.start()
 
-    def save(self, checkpoint: Checkpoint) -> None:
+    def save(self, checkpoint: Checkpoint, sharded: ShardedSave | None = None) -> None:
         """Copy the tensors and write them in the background; wait only for a save that is still in progress.
 
         The tensors may change as soon as this returns. A failed save causes a warning and training continues: the
         previous checkpoint still exists.
+
+        Args:
+            checkpoint: the checkpoint, without shards.
+            sharded: the save of the shards that belong to it, by all ranks.
         """
         self.wait()
-        copies, transfers = self._copy(checkpoint.tensors)
-        snapshot = Checkpoint(copies, checkpoint.header)
-        self._thread = threading.Thread(target=self._write, args=(snapshot, transfers), name="checkpoint writer")
+        copies, transfers = self._buffers.copy(checkpoint.tensors)
+        content = Checkpoint(copies, checkpoint.header), transfers, sharded
+        self._thread = threading.Thread(target=self._write, args=content, name="checkpoint writer")
         self._thread.start()
 
     def fail(self, error: SlipwayError, *, step: int) -> None:
@@ -84,45 +87,11 @@ class Saver:
             self._thread.join()
             self._thread = None
 
-    def _copy(self, tensors: Tensors) -> tuple[Tensors, list[Transfer]]:
-        """Return host copies in buffers that are allocated once, and the transfers of those of tensors on a GPU."""
-        copies: Tensors = {}
-        on_gpu: list[Pair] = []
-        for file, named in tensors.items():
-            copies[file] = {}
-            for name, tensor in named.items():
-                buffer = self._buffer(file, name, tensor)
-                if tensor.is_cuda:
-                    on_gpu.append((tensor.detach(), buffer))
-                else:
-                    buffer.copy_(tensor.detach())
-                copies[file][name] = buffer
-        return copies, self._host_copies.start(on_gpu)
-
-    def _buffer(self, file: str, name: str, tensor: Tensor) -> Tensor:
-        """Return the host buffer for ``tensor``: the previous one if shape and dtype match, otherwise a new one."""
-        buffer = self._buffers.get((file, name))
-        if buffer is None or (buffer.shape, buffer.dtype) != (tensor.shape, tensor.dtype):
-            buffer = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=tensor.is_cuda)
-            self._buffers[file, name] = buffer
-        return buffer
-
-    def _allocate_buffers(self, tensors: Tensors, *, pinned: bool = False) -> None:
-        """Allocate the pinned buffers, or allocate the others and write to each of their pages."""
-        with contextlib.suppress(RuntimeError):  # too little memory: the save will report it
-            for file, named in tensors.items():
-                for name, tensor in named.items():
-                    if tensor.is_cuda == pinned:
-                        buffer = self._buffer(file, name, tensor)
-                        if not pinned:
-                            # ctypes releases the GIL; zero_() would start OpenMP threads.
-                            ctypes.memset(buffer.data_ptr(), 0, buffer.nbytes)
-
-    def _write(self, checkpoint: Checkpoint, transfers: Sequence[Transfer]) -> None:
+    def _write(self, checkpoint: Checkpoint, transfers: Sequence[Transfer], sharded: ShardedSave | None) -> None:
         try:
             for transfer in transfers:
                 transfer.wait()
-            self._store.add(checkpoint)
+            self._store.add(checkpoint, sharded)
             self._error = None
             self._compiled.save()
         except Exception as error:  # noqa: BLE001 -- finish() must report any error

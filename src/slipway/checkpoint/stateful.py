@@ -7,8 +7,10 @@ dictionaries with any plain keys) is saved in the manifest, as a tree that refer
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -16,10 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from slipway.base.errors import SessionError, SlipwayError
-from slipway.checkpoint.format import Checkpoint, Tensors
+from slipway.checkpoint.format import Checkpoint, Tensors, read_sharded
 from slipway.checkpoint.header import Header, from_manifest, to_manifest
+from slipway.checkpoint.saved_tensors import Piece, SavedTensor, SavedTensors
+from slipway.checkpoint.shards import Place, is_sharded, local_box, local_part, sharded_like, whole
 from slipway.checkpoint.values import DICTIONARIES, SETS, WITH_OPTIONS, kind_of, make, obstacle, options_of
-from slipway.dist.collectives import as_bytes, broadcast_json
+from slipway.dist.collectives import as_bytes, broadcast_json, raise_on_all_ranks
 from slipway.dist.communicator import Communicator
 
 PLAIN = {bool, int, float, str, type(None)}
@@ -27,6 +31,10 @@ NUMPY_KINDS = "biufc"
 """Kinds of numpy dtypes that can be saved: booleans and numbers. Arrays are small here: states of generators."""
 Shape = tuple[list[int], str]
 """A tensor's shape and the name of its dtype."""
+Shapes = Mapping[str, Mapping[str, Shape]]
+"""Shapes and dtypes of tensors, by component and name."""
+Like = Callable[[str], Tensor | None]
+"""Returns, for the name of a saved tensor, the tensor of the component that has its layout; None if there is none."""
 CHUNK = 1 << 26
 """Bytes per broadcast; the GPU holds this much in addition to the model."""
 
@@ -72,45 +80,166 @@ def capture(components: Mapping[str, Stateful], header: Header) -> Checkpoint:
     return Checkpoint(tensors, header._replace(trees=trees))
 
 
-def restore(components: Mapping[str, Stateful], found: Checkpoint | None, comm: Communicator) -> Restored | None:
+def restore(
+    components: Mapping[str, Stateful],
+    found: Checkpoint | None,
+    comm: Communicator,
+    *,
+    saved_rank: Callable[[Mapping[str, Any]], int | None] | None = None,
+) -> Restored | None:
     """Load the checkpoint ``found`` into ``components``; all ranks must call this.
 
     Components receive tensors on the CPU and must copy each to its device, as ``load_state_dict`` of modules and
-    optimizers does.
+    optimizers does. A component with a method ``layouts`` receives DTensors where that function's result returns one.
+    If tensors are sharded now or were when saved, each rank reads its own part from disk; else rank 0 sends them.
 
     Args:
         components: newly created components, on each rank.
         found: on rank 0, the checkpoint, or None for a new run. Ignored on other ranks.
         comm: this rank's communicator.
+        saved_rank: returns, from the checkpoint's facts, the rank whose own state this rank takes, if that rank's state
+            differed from rank 0's; None if none. Default: the rank of the same number.
 
     Returns:
         On every rank, the header and the missing components; None for a new run.
     """
-    shared = broadcast_json(comm, found and {"manifest": to_manifest(found.header), "shapes": _shapes(found.tensors)})
+    source = _shared(components, found, comm)
+    if source is None:
+        return None
+    saved = {*source.components, *source.header.trees}
+    own_rank = saved_rank(source.header.facts) if saved_rank else comm.world.rank
+    failure: Exception | None = None
+    try:
+        for name in sorted(saved & components.keys()):
+            layouts = getattr(components[name], "layouts", None)
+            like = layouts() if layouts else _unsharded
+            state = join(source.tensors(name, like), source.header.trees.get(name))
+            own = _own(source, RANKS + name, own_rank)
+            if own is not None:
+                # For a module, only tensors that differ from rank 0's were saved per rank.
+                state = {**state, **own} if restores_in_place(components[name]) else own
+            _load(name, components[name], state)
+    except (OSError, ValueError, SlipwayError) as error:
+        if isinstance(source, FromRoot):  # the ranks have loaded the same, so all of them fail
+            raise
+        failure = error
+    if isinstance(source, FromDisk):
+        raise_on_all_ranks(comm, failure)
+    return Restored(source.header, [name for name in components if name not in saved])
+
+
+def _unsharded(_name: str) -> None:
+    return None
+
+
+def has_shards(components: Mapping[str, Stateful]) -> bool:
+    """Return whether a component's state contains DTensors."""
+    return any(getattr(component, "is_sharded", False) for component in components.values())
+
+
+class Source(ABC):
+    """A checkpoint from which all ranks restore."""
+
+    def __init__(self, header: Header, components: Collection[str]) -> None:
+        """Restore the state of ``header``; ``components`` are the names of those that have tensors."""
+        self.header, self.components = header, components
+
+    @abstractmethod
+    def tensors(self, component: str, like: Like, prefix: str = "") -> dict[str, Tensor]:
+        """Return the tensors of ``component`` whose names begin with ``prefix``; all ranks must call this."""
+
+
+def _shared(components: Mapping[str, Stateful], found: Checkpoint | None, comm: Communicator) -> Source | None:
+    """Return rank 0's checkpoint ``found`` for all ranks; None if it is None there."""
+    from_disk = found and found.folder and (found.sharded or has_shards(components))
+    shared = broadcast_json(
+        comm,
+        found
+        and {
+            "manifest": to_manifest(found.header),
+            "shapes": _shapes(found.tensors),
+            "folder": str(found.folder) if from_disk else None,
+        },
+    )
     if shared is None:
         return None
     header, shapes = from_manifest(shared["manifest"]), shared["shapes"]
-    saved = {*shapes, *header.trees}
-    tensors = found.tensors if found else {}
-    for name in sorted(saved & components.keys()):
-        state = join(_broadcast(comm, tensors.get(name), shapes.get(name, {})), header.trees.get(name))
-        own = _own(comm, RANKS + name, tensors, shapes, header.trees)
-        if own is not None:
-            # For a module, only tensors that differ from rank 0's were saved per rank.
-            state = {**state, **own} if restores_in_place(components[name]) else own
-        _load(name, components[name], state)
-    return Restored(header, [name for name in components if name not in saved])
+    if shared["folder"]:
+        return FromDisk(header, Path(shared["folder"]), shapes)
+    return FromRoot(header, found.tensors if found else {}, shapes, comm)
 
 
-def _own(
-    comm: Communicator, name: str, tensors: Tensors, shapes: Mapping[str, Mapping[str, Shape]], trees: Mapping[str, Any]
-) -> dict[Any, Any] | None:
+class FromRoot(Source):
+    """A checkpoint whose tensors rank 0 has read and sends to the others."""
+
+    def __init__(self, header: Header, tensors: Tensors, shapes: Shapes, comm: Communicator) -> None:
+        """Send ``tensors``, which only rank 0 has, of the given shapes and dtypes."""
+        super().__init__(header, shapes.keys())
+        self._tensors, self._shapes, self._comm = tensors, shapes, comm
+
+    def tensors(self, component: str, like: Like, prefix: str = "") -> dict[str, Tensor]:
+        """Return the tensors of ``component`` whose names begin with ``prefix``; all ranks must call this."""
+        shapes = {name: shape for name, shape in self._shapes.get(component, {}).items() if name.startswith(prefix)}
+        received = _broadcast(self._comm, self._tensors.get(component), shapes)
+        return {
+            name: tensor if (target := _target(like, name, tensor.shape)) is None else part_of(tensor, target)
+            for name, tensor in received.items()
+        }
+
+
+class FromDisk(Source):
+    """A checkpoint of which each rank reads the tensors, or parts of them, that it holds."""
+
+    def __init__(self, header: Header, folder: Path, shapes: Shapes) -> None:
+        """Read from ``folder``, which rank 0 has verified; ``shapes`` are those of the unsharded tensors."""
+        whole_tensors = {
+            (component, name): SavedTensor(
+                tuple(shape),
+                getattr(torch, dtype),
+                [Piece(whole(shape), f"{component}.safetensors", name)],
+            )
+            for component, named in shapes.items()
+            for name, (shape, dtype) in named.items()
+        }
+        sharded = read_sharded(folder)
+        self._saved = SavedTensors(folder, {**whole_tensors, **(sharded.tensors if sharded else {})})
+        super().__init__(header, self._saved.components)
+
+    def tensors(self, component: str, like: Like, prefix: str = "") -> dict[str, Tensor]:
+        """Return the tensors of ``component`` whose names begin with ``prefix``."""
+        found = {}
+        for name in self._saved.names(component):
+            if name.startswith(prefix):
+                place = component, name
+                target = _target(like, name, self._saved.tensors[place].shape)
+                found[name] = self._saved.read(place) if target is None else self._part(place, target)
+        return found
+
+    def _part(self, place: Place, target: Tensor) -> Tensor:
+        box = local_box(target)
+        local = torch.empty(local_part(target).shape, dtype=self._saved.tensors[place].dtype)
+        return sharded_like(target, self._saved.read(place, box) if box else local)
+
+
+def _target(like: Like, name: str, shape: Sequence[int]) -> Tensor | None:
+    """Return the DTensor that has the layout of a saved tensor; None if the tensor is not sharded."""
+    target = like(name)
+    return None if target is None or not is_sharded(target) or tuple(target.shape) != tuple(shape) else target
+
+
+def part_of(tensor: Tensor, target: Tensor) -> Tensor:
+    """Return a DTensor with the elements of ``tensor`` and the layout of the DTensor ``target``."""
+    box = local_box(target)
+    empty = torch.empty(local_part(target).shape, dtype=tensor.dtype)
+    return sharded_like(target, tensor[box.within(whole(tensor.shape))].clone() if box else empty)
+
+
+def _own(source: Source, name: str, own_rank: int | None) -> dict[Any, Any] | None:
     """Return this rank's state in the component ``name``; None if the state was the same as rank 0's."""
     own = None
-    for rank, tree in trees[name]["dict"] if name in trees else []:
-        of_rank = {place: shape for place, shape in shapes.get(name, {}).items() if place.startswith(f"{name}/{rank}/")}
-        received = _broadcast(comm, tensors.get(name), of_rank)
-        if rank == comm.world.rank:
+    for rank, tree in source.header.trees[name]["dict"] if name in source.header.trees else []:
+        received = source.tensors(name, _unsharded, f"{name}/{rank}/")
+        if rank == own_rank:
             own = join(received, tree)
     return own
 

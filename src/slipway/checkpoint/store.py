@@ -6,8 +6,10 @@ import contextlib
 import itertools
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from slipway.base.contract import BEST, CHECKPOINTS, LATEST, checkpoint_folder, checkpoint_step
 from slipway.base.errors import (
@@ -38,8 +40,11 @@ from slipway.checkpoint.format import (
     sync_files,
     verify,
     write_checkpoint,
+    write_manifest,
+    write_tensors,
 )
 from slipway.checkpoint.header import Header, Metric
+from slipway.checkpoint.sharded_save import ShardedSave
 
 log = logging.getLogger(__name__)
 
@@ -59,12 +64,29 @@ class CheckpointStore:
         self._keep = keep
         self._check_owner = check_owner
 
-    def add(self, checkpoint: Checkpoint) -> None:
-        """Write ``checkpoint``, update ``latest`` and ``best``, and remove checkpoints that are not to be kept."""
+    def add(self, checkpoint: Checkpoint, sharded: ShardedSave | None = None) -> None:
+        """Write ``checkpoint``, update ``latest`` and ``best``, and remove checkpoints that are not to be kept.
+
+        Args:
+            checkpoint: the checkpoint, without shards.
+            sharded: the save of its shards, in a folder from ``begin``; the function waits until all are written.
+        """
+        if sharded:
+            self._add_sharded(checkpoint, sharded)
+            return
         self._clear()
         path = self.path / checkpoint_folder(checkpoint.header.position.step)
         write_checkpoint(path, checkpoint)
         self._update_latest_and_prune(path)
+
+    def _add_sharded(self, checkpoint: Checkpoint, sharded: ShardedSave) -> None:
+        try:
+            files = write_tensors(sharded.folder, checkpoint.tensors)
+            write_manifest(sharded.folder, checkpoint.header, files, sharded.wait())
+            self.commit(sharded.folder, checkpoint.header.position.step)
+        except BaseException:
+            shutil.rmtree(sharded.folder, ignore_errors=True)
+            raise
 
     def begin(self, step: int) -> Path:
         """Return an empty folder in which the caller writes the checkpoint of ``step``; see ``commit``."""
@@ -97,8 +119,14 @@ class CheckpointStore:
             if old.name not in kept:
                 discard(old)
 
-    def newest(self) -> Checkpoint | None:
+    def newest(
+        self, *, with_shards: bool = True, damaged: Mapping[Path, str] = MappingProxyType({})
+    ) -> Checkpoint | None:
         """Return the newest valid checkpoint, skipping damaged ones with a warning; None if there are no checkpoints.
+
+        Args:
+            with_shards: see ``verify``.
+            damaged: checkpoints of which the caller knows that they are damaged, and how.
 
         Raises:
             AllDamagedError: if there are checkpoints but all are damaged.
@@ -107,9 +135,12 @@ class CheckpointStore:
         candidates = self.newest_first()
         for path in candidates:
             try:
-                return read_checkpoint(path)
+                if path not in damaged:
+                    return read_checkpoint(path, with_shards=with_shards)
+                fault = damaged[path]
             except DamagedError as error:
-                warn(log, "damaged-checkpoint", "checkpoint %s is damaged: %s; trying the previous one", path, error)
+                fault = str(error)
+            warn(log, "damaged-checkpoint", "checkpoint %s is damaged: %s; trying the previous one", path, fault)
         if candidates:
             raise AllDamagedError(count=len(candidates), folder=self.path)
         return None
@@ -231,13 +262,22 @@ def _set_aside(path: Path) -> None:
     warn(log, "checkpoint-set-aside", "checkpoint %s is kept as %s", path, aside.name)
 
 
-def find_checkpoint(resume: str | None, store: CheckpointStore, *, repair: bool = True) -> Checkpoint | None:
+def find_checkpoint(
+    resume: str | None,
+    store: CheckpointStore,
+    *,
+    repair: bool = True,
+    with_shards: bool = True,
+    damaged: Mapping[Path, str] = MappingProxyType({}),
+) -> Checkpoint | None:
     """Return the checkpoint that ``resume`` names, or None to start from the beginning.
 
     Args:
         resume: None for no checkpoint, "auto" for the newest in ``store``, if any, or the path of a checkpoint or run.
         store: the run folder's own store.
         repair: whether to rename misnamed checkpoints to their own names; see ``misnamed``.
+        with_shards: see ``verify``.
+        damaged: see ``CheckpointStore.newest``.
 
     Raises:
         RunError: if the path holds no checkpoint, or the checkpoint is damaged or cannot be read.
@@ -248,7 +288,7 @@ def find_checkpoint(resume: str | None, store: CheckpointStore, *, repair: bool 
         if repair:
             recover(store.path)
         if resume == "auto":
-            return store.newest()
+            return store.newest(with_shards=with_shards, damaged=damaged)
         path = Path(resume)
         within = path.resolve().parent == store.path.resolve()
         own = None if within else store.newest()

@@ -12,6 +12,8 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from slipway.checkpoint.shards import is_sharded, local_part
+
 CLASSES = (Tensor, nn.Parameter)
 """Tensor classes without further state. Another class may hold more, and would be restored as a plain tensor."""
 
@@ -24,6 +26,14 @@ def obstacle(tensor: Tensor, *, restored_in_place: bool = False) -> str:
         restored_in_place: whether loading copies its elements into a tensor of the same class, as modules do. Then a
             subclass that keeps its data in the usual storage can be saved, but an expanded tensor cannot.
     """
+    if not is_sharded(tensor):
+        return _obstacle(tensor, restored_in_place=restored_in_place)
+    if any(placement.is_partial() for placement in tensor.placements):  # type: ignore[attr-defined] # a DTensor
+        return "is a DTensor whose ranks hold parts of sums (Partial)"
+    return _obstacle(local_part(tensor), restored_in_place=restored_in_place)
+
+
+def _obstacle(tensor: Tensor, *, restored_in_place: bool) -> str:
     kind = type(tensor)
     has_own_storage = kind.__torch_dispatch__ is not Tensor.__torch_dispatch__
     if kind not in CLASSES and (has_own_storage or not restored_in_place):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from slipway.base.environment import World
-from slipway.base.errors import StateMismatchError, warn
+from slipway.base.errors import SessionError, StateMismatchError, warn
 from slipway.data.dataset_digest import Data
 from slipway.data.loader_settings import LoaderSettings
 from slipway.data.loading import Origin, Pass, RereadingSource, Seeds, SkippingSource, can_skip
@@ -194,8 +194,14 @@ class Feed:
         self._used.add(id(loader))
         _set_epoch(loader, epoch)
         self._source = self._source_of(loader)
-        if self._skipping and self._skipping.sampler:
+        if self._skipping and (sampler := self._skipping.sampler):
             require_order_version(self._order_version)
+            if sampler.ranks != self._world.size:
+                raise SessionError(
+                    "sampler-mesh",
+                    f"slipway.Sampler divides the samples among {sampler.ranks} ranks, but the model's data-parallel "
+                    f"mesh has {self._world.size}.",
+                )
         if self._saved and self.number < self._saved_position.number and self._require_same_ranks(self._saved, epoch):
             return Pass(iter(()), None)  # this pass had ended before the save
         saved, self._saved = self._saved, None

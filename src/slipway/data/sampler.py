@@ -39,15 +39,18 @@ class Sampler(TorchSampler[int]):
     on the number of samples; torch's samplers draw the whole order at the start of an epoch.
     """
 
-    def __init__(self, dataset: Sized, *, shuffle: bool = True) -> None:
+    def __init__(self, dataset: Sized, *, shuffle: bool = True, mesh: Any = None) -> None:
         """Sample from a data set.
 
         Args:
             dataset: the data set; only its length is used, and read once.
             shuffle: whether each epoch has a new random order; otherwise the data set's order is used.
+            mesh: with tensor parallelism, the ``DeviceMesh`` that divides the samples, such as ``mesh["dp"]``: the mesh
+                that ``fully_shard`` gets. Ranks with the same coordinate in it get the same samples. Default: all
+                ranks.
         """
         self.samples = len(dataset)
-        self._shuffle = shuffle
+        self._shuffle, self._mesh = shuffle, mesh
         self.generator: torch.Generator = torch.Generator()
         """Generator of the order; the session seeds it before each epoch."""
 
@@ -55,9 +58,14 @@ class Sampler(TorchSampler[int]):
         """Yield all indices in the epoch's order."""
         return iter(self.order())
 
+    @property
+    def ranks(self) -> int:
+        """The number of ranks among which the samples are divided."""
+        return count_ranks() if self._mesh is None else self._mesh.size()
+
     def __len__(self) -> int:
         """Return the number of samples per rank, from which ``len(loader)`` derives the number of batches."""
-        return max(1, self.samples // count_ranks())
+        return max(1, self.samples // self.ranks)
 
     def order(self) -> Sequence[int]:
         """Return a permutation of all indices from 0 to ``len(dataset) - 1``, drawn from ``generator``."""

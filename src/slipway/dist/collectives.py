@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar, cast
 
 import torch
@@ -122,6 +122,22 @@ def run_on_root(comm: Communicator, action: Callable[[], T]) -> T | None:
     forwarded = from_json(failure)
     forwarded.raised_on_all_ranks = True
     raise forwarded from error
+
+
+def raise_on_all_ranks(comm: Communicator, error: Exception | None) -> None:
+    """Raise ``error``, or the error of another rank; do nothing if no rank has one. All ranks must call this."""
+    raise_first(error, all_gather_json(comm, error and to_json(error)))
+
+
+def raise_first(own: Exception | None, errors: Sequence[dict[str, Any] | None]) -> None:
+    """Raise this rank's error ``own``, or the first of ``errors``, of all ranks as JSON; do nothing without errors."""
+    found = next((error for error in errors if error), None)
+    if found is None:
+        return
+    error = own or from_json(found)
+    if isinstance(error, SlipwayError):
+        error.raised_on_all_ranks = True
+    raise error
 
 
 class RootOnly(Generic[T]):

@@ -20,6 +20,7 @@ from torch import Tensor
 from slipway.dist.collectives import count_equal
 from slipway.base.errors import JoinError, one_line, warn
 from slipway.base.environment import World
+from slipway.dist.gloo_threads import wait_at_exit
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ class TorchCommunicator:
             device: device of this rank.
             local_rank: local rank from the launcher.
         """
+        wait_at_exit()
         self._group = group
         self._root = dist.get_global_rank(group, 0) if group else 0
         self.device = device
@@ -72,6 +74,7 @@ class TorchCommunicator:
         self.all_reduce_sum(torch.zeros(1, device=self.device))
         gc.collect()
         dist.destroy_process_group(self._group)
+        self._group = None  # the last reference to a group of a session: its threads end
 
 
 def open_default_group(

@@ -85,7 +85,10 @@ class Program(Protocol):
         ...
 
     def capture(self, header: Header) -> Checkpoint:
-        """Return a checkpoint of the training state; called only on rank 0, also once before the first save."""
+        """Return a checkpoint of the training state; called also once before the first save.
+
+        It is called only on rank 0, or on all ranks if the state is sharded.
+        """
         ...
 
     def started(self, parts: Mapping[str, float]) -> None:

@@ -7,6 +7,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +19,8 @@ from slipway.base.stop import Reason
 from slipway.checkpoint.compile_cache import CompiledCode
 from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.saver import Saver
+from slipway.checkpoint.sharded_save import Report, ShardedSave
+from slipway.checkpoint.shards import without_shards
 from slipway.checkpoint.space import warn_if_low_space
 from slipway.checkpoint.store import CheckpointStore
 from slipway.run.attempt import Attempt, writing
@@ -40,14 +44,16 @@ class Recorder:
         """
         folder = attempt.folder
         self.attempt = attempt
-        store = CheckpointStore(folder.checkpoints, keep=keep, check_owner=attempt.check)
+        self._store = CheckpointStore(folder.checkpoints, keep=keep, check_owner=attempt.check)
         with writing(folder.path):
-            store.set_aside_after(step)
+            self._store.set_aside_after(step)
             self._metrics = JsonLines(folder.metrics, step=step)
             self.clock = Clock(folder.goodput, attempt=attempt.number, step=step)
         self._trackers: Sequence[Background] = ()
         self._known = Counter(_place(record) for record in read_records(folder.metrics) if record["step"] == step)
-        self._saver = Saver(store, compiled)
+        self._saver = Saver(self._store, compiled)
+        self._sharded: ShardedSave | None = None
+        """The save that awaits ``settle``."""
         self._keep = keep
         self._has_saved = False
 
@@ -67,7 +73,7 @@ class Recorder:
 
     def reserve(self, checkpoint: Checkpoint) -> None:
         """Allocate buffers for checkpoints like ``checkpoint``: pinned ones now, the others in the background."""
-        self._saver.reserve(checkpoint.tensors)
+        self._saver.reserve(without_shards(checkpoint.tensors))
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Save ``checkpoint`` in the background.
@@ -75,11 +81,36 @@ class Recorder:
         Raises:
             LostFolderError: if this process no longer holds the run folder's lock.
         """
+        self._prepare(checkpoint)
+        self._saver.save(checkpoint)
+
+    def begin_sharded(self, checkpoint: Checkpoint, ranks: int) -> Path:
+        """Create and return the hidden folder to which all ranks write the shards of ``checkpoint``.
+
+        Raises:
+            LostFolderError: see ``save``.
+            OSError: if the folder cannot be created.
+        """
+        self._prepare(checkpoint)
+        self._saver.wait()
+        self._sharded = ShardedSave(self._store.begin(checkpoint.header.position.step), ranks)
+        return self._sharded.folder
+
+    def save_sharded(self, checkpoint: Checkpoint) -> None:
+        """Save ``checkpoint`` in the background, without its shards; ``settle`` lets the save end."""
+        self._saver.save(replace(checkpoint, tensors=without_shards(checkpoint.tensors)), self._sharded)
+
+    def settle(self, reports: list[Report]) -> None:
+        """Publish the checkpoint of the last ``save_sharded`` in the background, given the ``reports`` of all ranks."""
+        if self._sharded:
+            self._sharded.settle(reports)
+            self._sharded = None
+
+    def _prepare(self, checkpoint: Checkpoint) -> None:
         self.attempt.check()
         if not self._has_saved:
             warn_if_low_space(checkpoint, self.attempt.folder.checkpoints, keep=self._keep, quota=self.attempt.quota)
             self._has_saved = True
-        self._saver.save(checkpoint)
 
     def report_not_saved(self, error: SlipwayError, *, step: int) -> None:
         """Warn that ``error`` prevents a save at ``step``; the attempt fails if no later save succeeds."""
@@ -102,7 +133,11 @@ class Recorder:
         self._saver.wait()
 
     def close(self) -> None:
-        """Wait as ``wait`` does, and end trackers that are still running after an error."""
+        """Wait as ``wait`` does, and end trackers that are still running after an error.
+
+        A save whose shards are not all known to be written is abandoned.
+        """
+        self.settle([])
         self.wait()
         for tracker in self._trackers:
             tracker.end(complete=False)

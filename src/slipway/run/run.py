@@ -6,15 +6,18 @@ import contextlib
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 from slipway.base import startup_time
 from slipway.base.environment import Environment
-from slipway.base.errors import SlipwayError
+from slipway.base.errors import LostFolderError, SlipwayError
 from slipway.base.goodput import EVALUATED, SAVED, TRAINED
 from slipway.base.stop import Reason, StopRequest
+from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.header import Header, Metric, Position
-from slipway.dist.collectives import RootOnly, all_gather_json, broadcast_json
+from slipway.checkpoint.sharded_save import ShardWriter
+from slipway.dist.collectives import RootOnly, all_gather_json, broadcast_json, raise_on_all_ranks
 from slipway.dist.communicator import Communicator
 from slipway.run.agreement import Agreement, Schedule, VoteInterval
 from slipway.run.program import Policy, Program, Speed, Stopped
@@ -36,11 +39,13 @@ class Run:
         *,
         found: Header,
         policy: Policy,
+        shards: ShardWriter | None = None,
     ) -> None:
-        """Continue from the checkpoint header ``found``."""
+        """Continue from the checkpoint header ``found``; ``shards`` writes this rank's part of a sharded state."""
         self._program = program
         self._comm = comm
         self._recorder = recorder
+        self._shards = shards
         self._request = request
         root = recorder.on_root
         self._agreement = Agreement(comm, request, root.attempt.stop_request if root else None)
@@ -205,6 +210,11 @@ class Run:
         """
         self._end(Reason.NONE)
 
+    def wait_for_save(self) -> None:
+        """Wait until no save is in progress."""
+        self._settle()
+        self._recorder.run(lambda root: root.wait())
+
     def save_unsaved(self, *, save: bool = False) -> None:
         """Save unsaved progress, or save unconditionally if ``save`` is set."""
         self._max_step = self._program.sync_step(self.step)
@@ -226,16 +236,19 @@ class Run:
         log_due = step > self._checked_step and self._schedule.log_due(step)
         if save is None:
             save = self._owed or self._checkpoint_due(now)
-        votes = [now - self._checked_at, step - self._checked_step, ended, log_due, save, blocked]
+        written = bool(self._shards and self._shards.is_written)
+        votes = [now - self._checked_at, step - self._checked_step, ended, log_due, save, blocked, written]
         reason, totals = self._agreement.agree([*votes, *self._program.local_counters()])
         if not self._has_started and step > self.start.step:
             self._record_start()
-        seconds, steps, ended_ranks, log_votes, save_votes, blocked_ranks, *sums = totals
+        seconds, steps, ended_ranks, log_votes, save_votes, blocked_ranks, written_ranks, *sums = totals
         self.reason = reason
         position = self.position.with_added(bad=0, seconds=seconds / self._comm.world.size)
         self.position = self._program.on_reduced(position, sums)
         if steps:
             self._schedule.pace.observe(int(steps), seconds)
+        if written_ranks == self._comm.world.size:
+            self._settle()
         all_ended = ended_ranks == self._comm.world.size
         stops = bool(reason) and not last and not blocked_ranks
         self._owed = bool((save_votes or reason) and blocked_ranks)
@@ -299,28 +312,69 @@ class Run:
         """
         if not self._has_reserved:
             self._has_reserved, before = True, self._enter(SAVED)
-            self._recorder.run(lambda root: root.reserve(self._program.capture(Header(self.position))))
+            if self._shards:
+                checkpoint = self._capture_sharded(Header(self.position))
+                self._shards.reserve(checkpoint.tensors)
+                self._recorder.run(lambda root: root.reserve(checkpoint))
+            else:
+                self._recorder.run(lambda root: root.reserve(self._program.capture(Header(self.position))))
             self._enter(before)
 
     def _save(self) -> None:
         """Save in the background, at the largest step of any rank."""
         began, before = time.monotonic(), self._enter(SAVED)
         metric = self._metric or (self._saved_metric if self.step == self._saved_step else None)
-        facts = self._program.facts()
-        if root := self._recorder.on_root:
-            position = self.position._replace(step=self._max_step)
-            try:
-                checkpoint = self._program.capture(Header(position, metric, facts))
-            except SlipwayError as error:  # of state that the script has changed since the first checkpoint
+        self._settle()
+        header = Header(self.position._replace(step=self._max_step), metric, self._program.facts())
+        root = self._recorder.on_root
+        try:
+            if self._shards:
+                self._write_sharded(self._shards, self._capture_sharded(header))
+            elif root:
+                root.save(self._program.capture(header))
+        except SlipwayError as error:  # of state that the script has changed since the first checkpoint
+            if isinstance(error, LostFolderError):
+                raise
+            if root:
                 root.report_not_saved(error, step=self._max_step)
-            else:
-                root.save(checkpoint)
+        if root:
             root.clock.write(self._max_step)
         self._enter(before)
         self._metric, self._saved_metric = None, metric
         self._has_reserved = True
         self._saved_step, self._saved_at = self.step, time.monotonic()
         self._save_seconds += self._saved_at - began
+
+    def _capture_sharded(self, header: Header) -> Checkpoint:
+        """Return this rank's checkpoint.
+
+        Raises:
+            SlipwayError: on every rank, if a checkpoint cannot hold the state of one of them.
+        """
+        failure: SlipwayError | None = None
+        checkpoint: Checkpoint | None = None
+        try:
+            checkpoint = self._program.capture(header)
+        except SlipwayError as error:
+            failure = error
+        raise_on_all_ranks(self._comm, failure)
+        assert checkpoint
+        return checkpoint
+
+    def _write_sharded(self, shards: ShardWriter, checkpoint: Checkpoint) -> None:
+        """Write this rank's part of a checkpoint in the background; ``_settle`` publishes the checkpoint."""
+        ranks = self._comm.world.size
+        folder = self._recorder.run(lambda root: root.begin_sharded(checkpoint, ranks))
+        shards.write(checkpoint.tensors, Path(broadcast_json(self._comm, str(folder))))
+        if root := self._recorder.on_root:
+            root.save_sharded(checkpoint)
+
+    def _settle(self) -> None:
+        """Let rank 0 publish the last checkpoint if its shards are not published yet; wait until they are written."""
+        if self._shards and self._shards.is_pending:
+            reports = all_gather_json(self._comm, self._shards.report())
+            if root := self._recorder.on_root:
+                root.settle(reports)
 
     def _stop(self) -> None:
         reason = self.reason
@@ -331,6 +385,8 @@ class Run:
         raise self.stopped
 
     def _end(self, reason: Reason) -> None:
+        self._settle()
+
         def end(recorder: Recorder) -> None:
             recorder.clock.enter(SAVED)
             recorder.finish()

@@ -12,7 +12,7 @@ from slipway.base.errors import warn
 from slipway.checkpoint.header import Position
 from slipway.checks.skipped_steps import warn_of_skipping
 from slipway.dist.existing_group import under_horovod
-from slipway.state.wrappers import replicas_in
+from slipway.state.wrappers import averages_gradients
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ def announce(objects: Mapping[str, Mapping[str, Any]], *, start: Position, world
     if world.is_root and not is_resumed:
         _log_unrestored_state(has_scaler=bool(objects["scaler"]))
     models = objects["model"]
-    if world.size > 1 and not under_horovod() and not any(map(replicas_in, models.values())):
+    if world.size > 1 and not under_horovod() and not any(map(averages_gradients, models.values())):
         warn(
             log,
             "no-ddp-model",

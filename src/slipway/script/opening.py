@@ -11,22 +11,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from torch import nn
+
 from slipway.base import startup_time
 from slipway.base.environment import Environment, Launcher, read_environment
-from slipway.base.errors import SessionError, SlipwayError, StateMismatchError
+from slipway.base.errors import CannotReadError, SessionError, SlipwayError, StateMismatchError
 from slipway.base.stop import StopRequest
 from slipway.capture.per_rank import GRADIENTS
 from slipway.capture.saved_objects import SavedObjects
 from slipway.capture.weights import read_weights
 from slipway.capture.world_change import require_restorable, warn_of_world_size
 from slipway.checkpoint.compile_cache import CompiledCode
-from slipway.checkpoint.format import Checkpoint
+from slipway.checkpoint.format import Checkpoint, DamagedError, read_sharded
 from slipway.checkpoint.header import Header, Position
 from slipway.checkpoint.stateful import RANKS, Stateful, capture
-from slipway.checkpoint.store import CheckpointStore, find_checkpoint
+from slipway.checkpoint.store import CheckpointStore, find_checkpoint, reading
 from slipway.data.workers import shielded_workers
-from slipway.dist.collectives import RootOnly, broadcast_json, run_on_root
+from slipway.dist.collectives import RootOnly, all_gather_json, broadcast_json, raise_on_all_ranks, run_on_root
 from slipway.dist.communicator import Communicator
+from slipway.dist.data_ranks import DataRanks, find_data_ranks
 from slipway.dist.existing_group import adopt_ranks, destroy_group_at_exit
 from slipway.rng.continuing_generators import warn_of_continuing_generators
 from slipway.run.attempt import Ownership, open_folder
@@ -74,6 +77,8 @@ class Opened(NamedTuple):
     """The run's seed."""
     objects: SavedObjects
     """The session's objects, restored from the checkpoint."""
+    data_ranks: DataRanks
+    """The ranks' data-parallel coordinates."""
 
 
 @contextlib.contextmanager
@@ -113,8 +118,11 @@ def open_run(
         run_on_root(comm, lambda: capture(components, Header(Position())))  # raises for state that cannot be saved
         compiled = CompiledCode(folder.path, environment)
         compiled.unpack(comm.world)
-        objects = SavedObjects(components, given, comm)
-        found = objects.restore(_find(components, folder, comm, facts_of(seed), weights))
+        data_ranks = find_data_ranks([each for each in given.values() if isinstance(each, nn.Module)], comm)
+        objects = SavedObjects(components, given, comm, data_ranks)
+        found = objects.restore(
+            _find(components, folder, comm, data_ranks=data_ranks, facts=facts_of(seed), weights=weights)
+        )
         begun = broadcast_json(
             comm, run_on_root(comm, lambda: identify(folder.path, found.facts, seed, is_saved=SESSION in found.facts))
         )
@@ -124,7 +132,8 @@ def open_run(
             recorder.run(lambda root: root.start_trackers(names, place))
             startup_time.mark(startup_time.RESUME)
             with record_session_outcome(folder.path), warn_of_continuing_generators(given.values()):
-                yield Opened(comm, environment, joined.request, folder, recorder, found, begun["seed"], objects)
+                opened = comm, environment, joined.request, folder, recorder, found, begun["seed"], objects, data_ranks
+                yield Opened(*opened)
         finally:
             if recorder.on_root:
                 recorder.on_root.close()  # while this process still holds the folder's lock
@@ -206,30 +215,61 @@ def _find(
     components: Mapping[str, Stateful],
     folder: RunFolder,
     comm: Communicator,
+    *,
+    data_ranks: DataRanks,
     facts: Mapping[str, object],
     weights: Mapping[str, Path],
 ) -> Checkpoint | None:
-    """Return, on rank 0, the checkpoint from which to restore ``components``; None for a new run."""
+    """Return, on rank 0, the checkpoint from which to restore ``components``; None for a new run.
+
+    Rank 0 verifies the files of a checkpoint, and all ranks together its shards.
+    """
+    damaged: dict[Path, str] = {}
 
     def find() -> Checkpoint | None:
-        found = find_checkpoint("auto", CheckpointStore(folder.checkpoints, keep=1))
+        store = CheckpointStore(folder.checkpoints, keep=1)
+        found = find_checkpoint("auto", store, with_shards=False, damaged=damaged)
         if found:
             _require_fitting(found, components, facts, folder.path)
-            require_restorable(found.header, components, comm.world.size)
+            require_restorable(found.header, components, data_ranks)
             warn_of_world_size(found.header, comm.world.size)
         elif weights:
             found = read_weights(weights, components)
             log.info("initial weights from %s", ", ".join(map(str, weights.values())))
         return found
 
-    return run_on_root(comm, find)
+    while True:
+        found = run_on_root(comm, find)
+        path = broadcast_json(comm, str(found.folder) if found and found.sharded else None)
+        if path is None or not (fault := _damaged_shard(Path(path), comm)):
+            return found
+        damaged[Path(path)] = fault
+
+
+def _damaged_shard(checkpoint: Path, comm: Communicator) -> str:
+    """Return how a shard of ``checkpoint`` is damaged; "" if none is. Each rank verifies an equal number of them.
+
+    Raises:
+        CannotReadError: on every rank, if one of them cannot read the checkpoint.
+    """
+    fault, failure = "", None
+    try:
+        with reading(checkpoint):
+            sharded = read_sharded(checkpoint)
+            fault = sharded.damaged(rank=comm.world.rank, ranks=comm.world.size) if sharded else ""
+    except DamagedError as error:
+        fault = str(error)
+    except CannotReadError as error:
+        failure = error
+    raise_on_all_ranks(comm, failure)
+    return next(filter(None, all_gather_json(comm, fault)), "")
 
 
 def _require_fitting(
     found: Checkpoint, components: Mapping[str, Stateful], facts: Mapping[str, object], folder: Path
 ) -> None:
     """Raise a StateMismatchError if ``found`` has other components or facts than the current session."""
-    saved = {name for name in (*found.tensors, *found.header.trees) if not name.startswith(RANKS)} - {GRADIENTS}
+    saved = {name for name in found.components if not name.startswith(RANKS)} - {GRADIENTS}
     differing = [
         f"{name} was {found.header.facts[name]!r} and is {value!r}"
         for name, value in facts.items()

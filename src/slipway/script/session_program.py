@@ -62,16 +62,17 @@ class SessionProgram:
         self._objects, self._optimizers, self.parameters = opened.objects, optimizers, parameters
         self._seed, self._allow_nonfinite = opened.seed, allow_nonfinite
         world, facts = opened.comm.world, opened.found.facts
+        self._data_ranks = opened.data_ranks
         self.start = opened.found.position
         """Position at which this rank continues."""
-        self.feed = Feed(world, seed=opened.seed, repeat_epoch=repeat_epoch)
+        self.feed = Feed(self._data_ranks.world, seed=opened.seed, repeat_epoch=repeat_epoch)
         self._carried = facts.get("window", [])
         self.window = Window(world.rank, world.size, self._carried)
         self.means = Means(world.rank, world.size)
         self._scalers = Scalers(scalers)
         self._parts_of_means: list[Part] = []
         self._passes = 0
-        self.generators = Generators(opened.seed, world.rank, parameters)
+        self.generators = Generators(opened.seed, self._data_ranks.world.rank, parameters)
         self._saved_generators: dict[str, Any] | None = None
         self._given_generators = {name: each for name, each in extra.items() if is_local_generator(each)}
         self._begun_generators: Any = None
@@ -90,7 +91,7 @@ class SessionProgram:
             self.lowest = min(RankPosition(*each).in_epoch for each in facts["feed"]["places"])
             self.start = self.start._replace(step=self.feed.resume(facts["feed"], self.start.step))
             self.means.resume(facts.get("means", {}), under_way=self.feed.resumed_pass)
-            if facts["world_size"] == world.size:
+            if self._data_ranks.same(facts):
                 self._saved_generators = facts["generators"][world.rank]
                 self._begun_generators = facts.get("given_generators", {world.rank: None})[world.rank]
         self._rank_data = RankData(self.feed.data, world.size, step=self.start.step)
@@ -232,8 +233,8 @@ class SessionProgram:
         generators, given_generators, waits, within_pass = map(list, zip(*gathered, strict=True))
         return {
             **facts_of(self._seed),
-            "world_size": self._comm.world.size,
-            "feed": self.feed.facts(self._positions),
+            **self._data_ranks.facts,
+            "feed": self.feed.facts(self._data_ranks.firsts(self._positions)),
             "window": self.window.parts,
             "means": self.means.facts(self._parts_of_means),
             "generators": generators,
@@ -242,6 +243,11 @@ class SessionProgram:
             "carries_gradients": self.pending.is_carried,
             **self._objects.collect(gradients_wait=any(waits), within_pass=all(within_pass)),
         }
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether the objects' state is sharded, so that all ranks call ``capture``."""
+        return self._objects.is_sharded
 
     def capture(self, header: Header) -> Checkpoint:
         """Return a checkpoint of the objects."""

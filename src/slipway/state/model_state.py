@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from slipway.base.errors import SessionError, warn
+from slipway.checkpoint.shards import is_sharded
 from slipway.state.loadable import Mismatch, differences, empty_buffers, named, shapes_of
 from slipway.state.wrappers import is_kind, plain_name, unwrap, wrapped_child
 
@@ -27,11 +28,12 @@ class Model:
         """Unwrap ``module`` and record the shapes of its tensors.
 
         Raises:
-            SessionError: if the module's parameters are sharded over the ranks.
+            SessionError: if the module is sharded by FullyShardedDataParallel.
         """
         self._name = name
         self.module = unwrap(module)
-        _require_unsharded(name, module)
+        _refuse_flat_parameters(name, module)
+        self.is_sharded = any(map(is_sharded, itertools.chain(module.parameters(), module.buffers())))
         self._initial = shapes_of(self.module)
         self._loads = 0
         self.is_incomplete = False
@@ -46,6 +48,10 @@ class Model:
             self._warned.add(changed)
             warn(log, "unresumable-state", "%s has changed since the session began: %s", self._name, changed)
         return state
+
+    def layouts(self) -> Callable[[str], Tensor | None]:
+        """Return the function that returns the parameter or buffer of a name."""
+        return {plain: value for plain, _, value in self._own() if isinstance(value, Tensor)}.get
 
     def differences(self, state_dict: Mapping[str, Any], *, source: str) -> str:
         """Return how ``state_dict``, from ``source``, differs from this model's state, as text; "" if it does not."""
@@ -100,15 +106,14 @@ class Model:
                 owner._buffers[name] = torch.empty_like(saved, device=device)  # noqa: SLF001
 
 
-def _require_unsharded(name: str, model: nn.Module) -> None:
-    """Raise a SessionError if a part of ``model`` is sharded over the ranks."""
+def _refuse_flat_parameters(name: str, model: nn.Module) -> None:
+    """Raise a SessionError if FullyShardedDataParallel or DeepSpeed shards ``model``: they hide its parameters."""
     for part, module in model.named_modules():
+        if is_kind(module, "DeepSpeedEngine"):
+            raise SessionError("sharded-model", f"{name} is a DeepSpeedEngine.")
         if is_kind(module, "FullyShardedDataParallel"):
             where = f" in {part}" if part else ""
             raise SessionError("sharded-model", f"{name} is sharded by FullyShardedDataParallel{where}.")
-    for part, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
-        if hasattr(tensor, "full_tensor"):
-            raise SessionError("sharded-model", f"{name} is sharded: {part} is a {type(tensor).__name__}.")
 
 
 def _change(differing: Mismatch) -> str:

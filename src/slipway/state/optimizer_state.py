@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from slipway.base.errors import SessionError, warn
+from slipway.checkpoint.shards import is_sharded
 from slipway.state.loadable import named
 from slipway.state.optimizer_attributes import parameters_in
 from slipway.state.schedulers import has_unsaved_scheduler
@@ -91,6 +93,21 @@ class OptimizerState:
                 self._name,
             )
         return state
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether a parameter of the optimizer is a DTensor."""
+        return any(map(is_sharded, parameters_in(self._optimizer)))
+
+    def layouts(self) -> Callable[[str], Tensor | None]:
+        """Return the function that returns the parameter to which a tensor of a saved state belongs, by its name."""
+        parameters = [*parameters_in(self._optimizer)]
+
+        def find(name: str) -> Tensor | None:
+            found = re.search(r"/'state'/(\d+)/", name)
+            return parameters[int(found[1])] if found and int(found[1]) < len(parameters) else None
+
+        return find
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a saved state; see the class for the first and the second load.

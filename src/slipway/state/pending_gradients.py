@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from slipway.checkpoint.shards import is_sharded, local_part
 from slipway.state.optimizer_attributes import parameters_in
 
 Print = dict[int, tuple[weakref.ref[Tensor], int]]
@@ -166,4 +167,6 @@ def is_nonzero(gradient: Tensor | None) -> bool:
     """Return whether ``gradient`` exists and has a nonzero element."""
     if gradient is None:
         return False
+    if is_sharded(gradient):  # any() of a DTensor would wait for the other ranks
+        gradient = local_part(gradient)
     return bool((gradient.coalesce().values() if gradient.is_sparse else gradient).any())

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from slipway.base.errors import SessionError
+from slipway.checkpoint.shards import is_sharded
+from slipway.dist.data_ranks import fsdp_groups
 from slipway.state.wrappers import unwrap
 
 
@@ -30,6 +32,34 @@ class SavedGradients:
         self._modules, self._optimizers = modules, optimizers
         self.wait = False
         """Whether gradients wait for an optimizer step, so that ``state_dict`` contains their values."""
+
+    def require_reduced(self) -> None:
+        """Check that ``fully_shard`` holds no gradients that it has not yet reduced: they are in no ``.grad``.
+
+        Raises:
+            SessionError: if it does, after a backward pass under ``set_requires_gradient_sync(False)`` or the like.
+        """
+        for name, module in self._modules.items():
+            groups = [group for part in module.modules() for group in fsdp_groups(part)]
+            parameters = [parameter for group in groups for parameter in group.fsdp_params]
+            kept = [*(getattr(each, "_partial_reduce_output", None) for each in groups)]
+            kept += [getattr(each, "unsharded_accumulated_grad", None) for each in parameters]
+            kept += [getattr(getattr(each, "_unsharded_param", None), "grad", None) for each in parameters]
+            if any(each is not None for each in kept):
+                raise SessionError(
+                    "unsavable-state",
+                    f"{name} holds gradients that are not reduced yet (set_requires_gradient_sync or "
+                    "set_requires_all_reduce is off), which a checkpoint cannot hold.",
+                )
+
+    def layouts(self) -> Callable[[str], Tensor | None]:
+        """Return the function that returns the parameter of a saved gradient, by the gradient's name in a state."""
+        named = {
+            f"{owner!r}/'values'/{key!r}": parameter
+            for owner, parameters in self._named().items()
+            for key, parameter in parameters.items()
+        }
+        return lambda name: named.get(name.partition("/")[2])
 
     def state_dict(self) -> dict[str, Any]:
         """Return, by owner, the gradients' values if they wait, or else the names of parameters with a gradient.
@@ -99,7 +129,7 @@ def _described(gradient: Tensor) -> Any:
         return {**parts, "shape": [*gradient.shape], "coalesced": gradient.is_coalesced()}
     if gradient.layout == torch.strided and gradient.stride() != torch.empty(gradient.shape, device="meta").stride():
         return {"dense": gradient, "strides": [*gradient.stride()]}
-    return gradient if type(gradient) is Tensor else gradient.as_subclass(Tensor)
+    return gradient if type(gradient) is Tensor or is_sharded(gradient) else gradient.as_subclass(Tensor)
 
 
 def _restored(value: Any) -> Tensor | None:

@@ -7,6 +7,8 @@ import functools
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
+from slipway.checkpoint.shards import is_sharded
+
 SEGMENTS = {"module", "_orig_mod"}
 """Name segments that these wrappers add to tensor names."""
 
@@ -59,3 +61,8 @@ def replicas_in(model: object) -> list[DistributedDataParallel]:
     """Return the DistributedDataParallel wrappers in ``model``, including ``model`` itself."""
     modules = model.modules() if isinstance(model, nn.Module) else ()
     return [module for module in modules if isinstance(module, DistributedDataParallel)]
+
+
+def averages_gradients(model: object) -> bool:
+    """Return whether a part of ``model`` averages gradients over the ranks: DistributedDataParallel or fully_shard."""
+    return bool(replicas_in(model)) or (isinstance(model, nn.Module) and any(map(is_sharded, model.parameters())))
