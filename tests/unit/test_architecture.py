@@ -83,6 +83,7 @@ def test_modules_and_their_imports_are_collected():
         (
             ["torch.distributed"],
             {
+                "slipway/checkpoint/shards.py",  # which part of a DTensor a rank holds
                 "slipway/dist/existing_group.py",
                 "slipway/dist/torch_distributed.py",
                 "trainer/selftest/measure.py",

@@ -36,7 +36,7 @@ def folder(login_node, monkeypatch):
     (here / ".venv").symlink_to(sys.prefix)
     for name in ("mine.sif", "slipway.sif", "pytorch-25.01.sif"):
         (here / name).touch()
-    for name in ("my_train.py", "my_session.py"):
+    for name in ("my_train.py", "my_session.py", "my_fsdp.py"):
         (here / name).write_text("import torch.distributed\n")
     (here / "mine.toml").write_text(SITE)
     monkeypatch.setenv("HOME", str(home))
