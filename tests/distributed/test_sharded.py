@@ -1,15 +1,18 @@
 """Sharded models in a Session: resumed on other meshes and world sizes, after kills, and from damaged checkpoints."""
 
 import json
+import sys
+from contextlib import ExitStack
 
 import pytest
 from safetensors.torch import load_file
 from torch import nn
 
 from messages import slugs
-from session_runs import finish, saved_step
+from session_runs import SCRIPTS, finish, saved_step
 from slipway.checkpoint.export import export
 from slipway.checkpoint.format import read_checkpoint
+from support import free_port, started, unshared
 
 
 def lines(folder, suffix):
@@ -97,6 +100,30 @@ def test_rank_that_cannot_write_leaves_the_checkpoint_before(tmp_path):
 def test_sampler_must_divide_samples_by_mesh_of_model(tmp_path):
     said = run(tmp_path / "run", "tp", 4, "--without-mesh", code=1)
     assert "sampler-mesh" in slugs(said)
+
+
+def test_ranks_must_share_the_run_folder(tmp_path):
+    folder = tmp_path / "shared" / "run"
+    folder.mkdir(parents=True)
+    script = [sys.executable, str(SCRIPTS / "sharded.py")]
+    hidden = [
+        *unshared("mount"),
+        "sh",
+        "-c",
+        'mount -t tmpfs none "$1" && shift && exec "$@"',
+        "sh",
+        str(folder.parent),
+    ]
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "RUN_DIR": str(folder)}
+    with ExitStack() as stack:
+        launches = [
+            stack.enter_context(
+                started([*(hidden if rank else []), *script], tmp_path / f"{rank}.log", **place, RANK=str(rank))
+            )
+            for rank in range(2)
+        ]
+        assert [launch.wait() for launch in launches] == [1, 1]
+    assert slugs(launches[0].output)[-1:] == ["folder-not-shared"]
 
 
 def test_exported_weights_are_whole(tmp_path):

@@ -3,11 +3,12 @@
 import pytest
 import torch
 import torch.distributed as dist
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from messages import refused
 from slipway import Session
+from slipway.checkpoint.format import read_checkpoint
 from slipway.checkpoint.values import obstacle
 from slipway.state.saved_gradients import SavedGradients
 
@@ -48,6 +49,26 @@ def test_sharded_model_takes_initial_weights_from_file(suffix, tmp_path):
     model = sharded()
     with Session(model=model, weights=path, folder=tmp_path / "run"):
         assert torch.equal(model.weight.full_tensor(), weights["weight"])
+
+
+def test_tied_weights_are_saved_once(tmp_path):
+    from torch.distributed.fsdp import fully_shard  # noqa: PLC0415
+
+    model = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 5, bias=False))
+    model[1].weight = model[0].weight
+    fully_shard(model, mesh=dist.init_device_mesh("cpu", (1,)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Session(model=model, optimizer=optimizer, folder=tmp_path / "run") as session:
+        for _ in session.steps(1):
+            model(torch.tensor([1])).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    (checkpoint,) = (tmp_path / "run" / "checkpoints").glob("step_*")
+    assert [tensor.numel() for tensor in load_file(checkpoint / "shards.0.safetensors").values()] == [20]
+    assert {name: tensor.shape for name, tensor in read_checkpoint(checkpoint).whole("model").items()} == {
+        "0.weight": (5, 4),
+        "1.weight": (5, 4),
+    }
 
 
 def test_sharded_model_gets_best_weights(tmp_path):

@@ -1452,6 +1452,12 @@ GROUPS: Dict[str, Dict[str, Message]] = {
             "tensor parallelism, use one mesh for all parts of the model, such as `init_device_mesh(device, (4, 2), "
             'mesh_dim_names=("dp", "tp"))`.',
         ),
+        "folder-not-shared": Message(
+            EXIT_FAILED,
+            "Ranks on other nodes do not see the run folder of rank 0, or have another folder under its path. Each "
+            "rank of a sharded model writes its own part to the run folder.",
+            "Use a run folder on a disk that all nodes share: `Session(folder=...)`, or RUN_DIR of the job.",
+        ),
         "sampler-mesh": Message(
             EXIT_FAILED,
             "`slipway.Sampler` divides the samples among another number of ranks than the mesh of the model does, as "

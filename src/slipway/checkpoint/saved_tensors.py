@@ -55,10 +55,11 @@ def sharded_tensors(entry: Entry) -> dict[Place, SavedTensor]:
     found = {}
     for component, tensors in entry.items():
         for name, tensor in tensors.items():
-            boxes = [(Box(tuple(each["offset"]), tuple(each["size"])), each) for each in tensor["pieces"]]
-            place = component, name
-            pieces = [Piece(box, each["file"], key_of(place, box), each["sha256"]) for box, each in boxes]
-            found[place] = SavedTensor(tuple(tensor["shape"]), getattr(torch, tensor["dtype"]), pieces)
+            pieces = [
+                Piece(Box(tuple(each["offset"]), tuple(each["size"])), each["file"], each["key"], each["sha256"])
+                for each in tensor["pieces"]
+            ]
+            found[component, name] = SavedTensor(tuple(tensor["shape"]), getattr(torch, tensor["dtype"]), pieces)
     return found
 
 
@@ -68,11 +69,6 @@ def missing_elements(tensors: Mapping[Place, SavedTensor]) -> str:
         if fault := uncovered(saved.shape, [piece.box for piece in saved.pieces]):
             return f"{' '.join(place)}: {fault}"
     return ""
-
-
-def key_of(place: Place, box: Box) -> str:
-    """Return the name of a box in the file of the rank that saves it."""
-    return f"{'/'.join(place)}@{','.join(map(str, box.offset))}"
 
 
 class SavedTensors:

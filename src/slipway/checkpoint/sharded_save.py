@@ -15,7 +15,7 @@ from slipway.base.errors import SlipwayError, from_json, to_json
 from slipway.checkpoint.format import Shards, Tensors, write_file
 from slipway.checkpoint.host_buffers import HostBuffers
 from slipway.checkpoint.host_copies import Transfer
-from slipway.checkpoint.saved_tensors import key_of, missing_elements, sharded_tensors
+from slipway.checkpoint.saved_tensors import missing_elements, sharded_tensors
 from slipway.checkpoint.shards import Box, Ownership, Place, is_sharded, local_box, local_part
 from slipway.dist.collectives import as_bytes
 from slipway.dist.communicator import Communicator
@@ -59,13 +59,17 @@ class ShardWriter:
     def write(self, tensors: Tensors, folder: Path) -> None:
         """Copy this rank's shards in ``tensors``, and write them to ``folder`` in the background.
 
-        All ranks must call this. The tensors may change as soon as it returns.
+        All ranks must call this. The tensors may change as soon as it returns. ``report`` tells errors.
         """
         self._join()
         owned = self._owned(tensors)
-        copies, transfers = self._buffers.copy({"shards": {key: part for key, (_, _, part) in owned.items()}})
         self._report = {"error": None, "bytes": 0, "pieces": []}
-        pieces = {key: (place, box, copies["shards"][key]) for key, (place, box, _) in owned.items()}
+        try:
+            copies, transfers = self._buffers.copy({"shards": {key: part for key, (_, _, part) in owned.items()}})
+        except RuntimeError as error:  # too little memory on this rank: the others write theirs
+            self._report["error"] = to_json(error)
+            return
+        pieces = {key: (places, box, copies["shards"][key]) for key, (places, box, _) in owned.items()}
         path, shapes = folder / FILE.format(rank=self._comm.world.rank), _shapes(tensors)
         self._thread = threading.Thread(
             target=self._write, args=(self._report, pieces, shapes, transfers, path), name="shard writer"
@@ -84,21 +88,26 @@ class ShardWriter:
             self._thread.join()
             self._thread = None
 
-    def _owned(self, tensors: Tensors) -> dict[str, tuple[Place, Box, Tensor]]:
-        """Return the boxes that this rank saves, by their names in the file; all ranks must call this."""
-        parts = {
-            (component, name): (box, local_part(tensor))
-            for component, named in tensors.items()
-            for name, tensor in named.items()
-            if is_sharded(tensor) and (box := local_box(tensor))
-        }
-        owned = self._ownership.owned({place: (box, part.nbytes) for place, (box, part) in parts.items()})
-        return {key_of(place, box): (place, box, part) for place, (box, part) in parts.items() if (place, box) in owned}
+    def _owned(self, tensors: Tensors) -> dict[str, tuple[list[Place], Box, Tensor]]:
+        """Return the boxes that this rank saves, by their names in the file; all ranks must call this.
+
+        A box belongs to several places if tensors share their memory, as tied weights do.
+        """
+        parts: dict[tuple[Any, ...], tuple[list[Place], Box, Tensor]] = {}
+        for component, named in tensors.items():
+            for name, tensor in named.items():
+                if is_sharded(tensor) and (box := local_box(tensor)):
+                    part = local_part(tensor)
+                    memory = part.data_ptr(), part.stride(), part.dtype, box
+                    parts.setdefault(memory, ([], box, part))[0].append((component, name))
+        held = {places[0]: (box, part.nbytes) for places, box, part in parts.values()}
+        owned = self._ownership.owned(held)
+        return {_key(each[0][0], each[1]): each for each in parts.values() if (each[0][0], each[1]) in owned}
 
     @staticmethod
     def _write(
         report: Report,
-        pieces: dict[str, tuple[Place, Box, Tensor]],
+        pieces: dict[str, tuple[list[Place], Box, Tensor]],
         shapes: dict[Place, tuple[list[int], str]],
         transfers: Sequence[Transfer],
         path: Path,
@@ -106,9 +115,9 @@ class ShardWriter:
         try:
             for transfer in transfers:
                 transfer.wait()
-            for place, box, part in pieces.values():
+            for key, (places, box, part) in pieces.items():
                 digest = hashlib.sha256(as_bytes(part).numpy().data).hexdigest()
-                report["pieces"].append([*place, *shapes[place], *box, digest])
+                report["pieces"] += [[*place, *shapes[place], *box, key, digest] for place in places]
             if pieces:
                 write_file(path, {key: part for key, (_, _, part) in pieces.items()})
                 report["bytes"] = path.stat().st_size
@@ -144,14 +153,20 @@ class ShardedSave:
                 raise from_json(report["error"])
             if report["pieces"]:
                 files[FILE.format(rank=rank)] = {"bytes": report["bytes"]}
-            for component, name, shape, dtype, offset, size, digest in report["pieces"]:
+            for component, name, shape, dtype, offset, size, key, digest in report["pieces"]:
                 tensors = entry.setdefault(component, {})
                 tensor = tensors.setdefault(name, {"shape": shape, "dtype": dtype, "pieces": []})
-                piece = {"offset": offset, "size": size, "file": FILE.format(rank=rank), "sha256": digest}
+                file = FILE.format(rank=rank)
+                piece = {"offset": offset, "size": size, "file": file, "key": key, "sha256": digest}
                 tensor["pieces"].append(piece)
         if fault := missing_elements(sharded_tensors(entry)):
             raise SlipwayError("checkpoint-not-written", f"the shards of the ranks do not fit together: {fault}")
         return Shards(files, entry)
+
+
+def _key(place: Place, box: Box) -> str:
+    """Return the name of a box in the file of the rank that saves it."""
+    return f"{'/'.join(place)}@{','.join(map(str, box.offset))}"
 
 
 def _shapes(tensors: Tensors) -> dict[Place, tuple[list[int], str]]:

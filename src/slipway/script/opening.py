@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +16,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from slipway.base import startup_time
+from slipway.base.contract import LOCK
 from slipway.base.environment import Environment, Launcher, read_environment
 from slipway.base.errors import CannotReadError, SessionError, SlipwayError, StateMismatchError
 from slipway.base.stop import StopRequest
@@ -51,6 +54,9 @@ from slipway.script.identity import (
 from slipway.script.terminal import console_log
 
 log = logging.getLogger(__name__)
+
+SHARED_SECONDS = 10.0
+"""Seconds that a rank waits to see a file of rank 0 on a shared disk."""
 
 
 class Joined(NamedTuple):
@@ -120,6 +126,8 @@ def open_run(
         compiled.unpack(comm.world)
         data_ranks = find_data_ranks([each for each in given.values() if isinstance(each, nn.Module)], comm)
         objects = SavedObjects(components, given, comm, data_ranks)
+        if objects.is_sharded:
+            require_shared(folder.path, comm)
         found = objects.restore(
             _find(components, folder, comm, data_ranks=data_ranks, facts=facts_of(seed), weights=weights)
         )
@@ -209,6 +217,34 @@ def script_run_folder(path: str | os.PathLike[str] | None) -> Path:
             "this process runs no script file, so the run folder has no default name: use Session(folder=...).",
         )
     return Path(name or f"runs/{Path(sys.argv[0]).stem or 'session'}").absolute()
+
+
+def require_shared(folder: Path, comm: Communicator) -> None:
+    """Check that all ranks see the run folder that rank 0 has locked, because each writes its shards to it.
+
+    Raises:
+        SessionError: on every rank, if one of them sees another folder, or none.
+    """
+    expected = broadcast_json(comm, _lock_digest(folder))
+    deadline = time.monotonic() + SHARED_SECONDS
+    while (own := _lock_digest(folder)) != expected and time.monotonic() < deadline:
+        time.sleep(0.1)
+    ranks = [rank for rank, digest in enumerate(all_gather_json(comm, own)) if digest != expected]
+    if ranks:
+        error = SessionError(
+            "folder-not-shared",
+            f"rank(s) {', '.join(map(str, ranks))} do not see the run folder {folder} of rank 0, to which each rank "
+            "writes its part of a sharded model.",
+        )
+        error.raised_on_all_ranks = True
+        raise error
+
+
+def _lock_digest(folder: Path) -> str:
+    try:
+        return hashlib.sha256((folder / LOCK).read_bytes()).hexdigest()
+    except OSError:
+        return ""
 
 
 def _find(
