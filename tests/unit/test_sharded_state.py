@@ -10,6 +10,7 @@ from messages import refused
 from slipway import Session
 from slipway.checkpoint.format import read_checkpoint
 from slipway.checkpoint.values import obstacle
+from slipway.script.arguments import as_number
 from slipway.state.saved_gradients import SavedGradients
 
 pytestmark = pytest.mark.usefixtures("group")
@@ -22,15 +23,14 @@ def sharded(seed=0):
     return fully_shard(nn.Linear(4, 3), mesh=dist.init_device_mesh("cpu", (1,)))
 
 
-def test_gradients_that_are_not_reduced_are_refused():
+def test_gradients_that_are_not_reduced_are_found():
     model = sharded()
     gradients = SavedGradients({"model": model}, {})
     model(torch.ones(1, 4)).sum().backward()
-    gradients.require_reduced()
+    assert gradients.unreduced() == []
     model.set_requires_gradient_sync(False)
     model(torch.ones(1, 4)).sum().backward()
-    with refused("unsavable-state", "model"):
-        gradients.require_reduced()
+    assert gradients.unreduced() == ["model"]
 
 
 def test_partial_sums_cannot_be_saved():
@@ -49,6 +49,114 @@ def test_sharded_model_takes_initial_weights_from_file(suffix, tmp_path):
     model = sharded()
     with Session(model=model, weights=path, folder=tmp_path / "run"):
         assert torch.equal(model.weight.full_tensor(), weights["weight"])
+
+
+def train(session, model, optimizer, *, epochs=1, accumulate=1):
+    for epoch in session.epochs(epochs):
+        for batch in session.batches(range(3)):
+            steps = (batch + 1) % accumulate == 0
+            model.set_requires_gradient_sync(steps)
+            model(torch.full((1, 4), epoch + batch + 1.0)).sum().backward()
+            if steps:
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def test_gradients_left_over_at_the_end_do_not_prevent_the_save_and_are_missed_if_the_run_is_extended(tmp_path):
+    model = sharded()
+    optimizer = sgd(model)
+    with Session(model=model, optimizer=optimizer, folder=tmp_path / "run") as session:
+        train(session, model, optimizer, accumulate=2)
+    trained = model.weight.full_tensor().clone()
+    model = sharded(1)
+    optimizer = sgd(model)
+    with Session(model=model, optimizer=optimizer, folder=tmp_path / "run") as session:
+        train(session, model, optimizer, accumulate=2)
+        assert torch.equal(model.weight.full_tensor(), trained)
+    with (
+        refused("gradients-not-saved", "model"),
+        Session(model=model, optimizer=optimizer, folder=tmp_path / "run") as session,
+    ):
+        train(session, model, optimizer, epochs=2, accumulate=2)
+
+
+class Average:
+    def __init__(self, model):
+        self.tensors = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+    def state_dict(self):
+        return self.tensors
+
+    def load_state_dict(self, state_dict):
+        self.tensors = state_dict
+
+
+def test_shards_in_other_objects_are_refused_at_opening(tmp_path):
+    model = sharded()
+    with (
+        refused("unsavable-state", "extra.average", "weight"),
+        Session(model=model, extra={"average": Average(model)}, folder=tmp_path / "run"),
+    ):
+        pass
+
+
+def test_groups_added_in_an_epoch_are_restored(tmp_path):
+    def run(epochs):
+        model = sharded()
+        optimizer = torch.optim.SGD([model.weight], lr=0.1, momentum=0.9)
+        with Session(model=model, optimizer=optimizer, folder=tmp_path / "run", keep=9) as session:
+            for epoch in session.epochs(epochs):
+                if epoch == 1:
+                    optimizer.add_param_group({"params": [model.bias], "lr": 0.2})
+                for batch in session.batches(range(3)):
+                    model(torch.full((1, 4), batch + 1.0)).sum().backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+        return optimizer.state[model.bias]["momentum_buffer"].full_tensor().clone()
+
+    run(2)
+    assert torch.isfinite(run(3)).all()
+
+
+def test_model_sharded_after_the_opening_is_refused(tmp_path):
+    from torch.distributed.fsdp import fully_shard  # noqa: PLC0415
+
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with (
+        refused("sharded-model", "fully_shard"),
+        Session(model=model, optimizer=optimizer, folder=tmp_path / "run") as session,
+    ):
+        fully_shard(model, mesh=dist.init_device_mesh("cpu", (1,)))
+        optimizer.param_groups[0]["params"] = [*model.parameters()]
+        train(session, model, optimizer)
+
+
+def test_tensors_without_elements_are_restored(tmp_path):
+    from torch.distributed.fsdp import fully_shard  # noqa: PLC0415
+
+    def make():
+        model = nn.Linear(4, 3)
+        model.empty = nn.Parameter(torch.empty(0, 2))
+        return fully_shard(model, mesh=dist.init_device_mesh("cpu", (1,)))
+
+    for epochs in (1, 2):
+        model = make()
+        optimizer = sgd(model)
+        with Session(model=model, optimizer=optimizer, folder=tmp_path / "run") as session:
+            train(session, model, optimizer, epochs=epochs)
+    assert session.step == 6
+
+
+def test_norm_of_sharded_gradients_can_be_logged():
+    model = sharded()
+    model(torch.ones(1, 4)).sum().backward()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    assert as_number("log", "norm", norm) == pytest.approx(15**0.5)
 
 
 def test_tied_weights_are_saved_once(tmp_path):

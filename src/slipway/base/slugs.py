@@ -1458,6 +1458,13 @@ GROUPS: Dict[str, Dict[str, Message]] = {
             "rank of a sharded model writes its own part to the run folder.",
             "Use a run folder on a disk that all nodes share: `Session(folder=...)`, or RUN_DIR of the job.",
         ),
+        "gradients-not-saved": Message(
+            EXIT_FAILED,
+            "A finished run is extended, but its last batches had left gradients that `fully_shard` had not reduced "
+            "over the ranks (`set_requires_gradient_sync(False)`). A checkpoint cannot hold them.",
+            "Start a new run from its weights: `Session(weights=...)`, after `slipway export`. Let the batches of an "
+            "epoch be a multiple of those that are accumulated.",
+        ),
         "sampler-mesh": Message(
             EXIT_FAILED,
             "`slipway.Sampler` divides the samples among another number of ranks than the mesh of the model does, as "

@@ -25,7 +25,7 @@ class ReplicatedTensors:
 
     def __init__(self, modules: Mapping[str, nn.Module], optimizers: Mapping[str, Any]) -> None:
         """Store ``modules``, with their wrappers, and ``optimizers``, by component name."""
-        self._modules, self._optimizers = modules, optimizers
+        self.modules, self._optimizers = modules, optimizers
         self.within_pass = False
         """Whether the next operation is a training forward pass, so that no code uses the buffers before it."""
 
@@ -33,7 +33,7 @@ class ReplicatedTensors:
         """Return the names of models whose next forward pass begins with rank 0's buffers."""
         return [
             name
-            for name, module in self._modules.items()
+            for name, module in self.modules.items()
             if (wrappers := replicas_in(module)) and all(map(_synchronizes, wrappers))
         ]
 
@@ -44,13 +44,13 @@ class ReplicatedTensors:
         """
         return [
             name
-            for name, module in self._modules.items()
+            for name, module in self.modules.items()
             if any(each.broadcast_buffers and not each.require_forward_param_sync for each in replicas_in(module))
         ]
 
     def set_unsynchronized(self, names: Container[str]) -> None:
         """Disable the buffer broadcast before the next forward pass of the models ``names``; enable it for others."""
-        for name, module in self._modules.items():
+        for name, module in self.modules.items():
             for wrapper in replicas_in(module):
                 wrapper.require_forward_param_sync = name not in names
 
@@ -58,27 +58,23 @@ class ReplicatedTensors:
         """Return the fingerprint of the values that may differ between ranks in the component ``name``."""
         with_elements = name not in self._optimizers or not self._averages(name)
         own = self.own(name, state)
-        return fingerprint(own, with_elements=with_elements, with_shards=False, restored_in_place=name in self._modules)
+        return fingerprint(own, with_elements=with_elements, with_shards=False, restored_in_place=name in self.modules)
 
     def averaged(self, name: str, state: Mapping[Any, Any]) -> Fingerprint:
         """Return the fingerprint of a model's parameters that training keeps identical on all ranks."""
-        alike = self._averaged([name]) if name in self._modules else ()
+        alike = self._averaged([name]) if name in self.modules else ()
         return fingerprint({key: value for key, value in state.items() if _is_in(value, alike)}, restored_in_place=True)
-
-    def has_own_shards(self, name: str) -> bool:
-        """Return whether ``own`` contains shards, so that the state cannot be saved for each rank."""
-        return any(map(is_sharded, parameters_in(self._optimizers[name]))) if name in self._optimizers else False
 
     def own(self, name: str, state: Mapping[Any, Any]) -> Mapping[Any, Any]:
         """Return the entries of ``state``, of the component ``name``, that may differ between ranks."""
-        if name not in self._modules:
+        if name not in self.modules:
             return state
         alike = self._alike(name)
         return {key: value for key, value in state.items() if not is_sharded(value) and not _is_in(value, alike)}
 
     def _averages(self, optimizer: str) -> bool:
         """Return whether each parameter of an optimizer has the same gradients on all ranks."""
-        alike = self._averaged(self._modules)
+        alike = self._averaged(self.modules)
         parameters = parameters_in(self._optimizers[optimizer])
         return all(is_sharded(parameter) or parameter.data_ptr() in alike for parameter in parameters)
 
@@ -86,7 +82,7 @@ class ReplicatedTensors:
         """Return the addresses of a model's averaged parameters, and of buffers that are broadcast before use."""
         buffers = (
             _addresses(wrapper, wrapper.module.named_buffers())
-            for wrapper in replicas_in(self._modules[name])
+            for wrapper in replicas_in(self.modules[name])
             if self.within_pass and _synchronizes(wrapper)
         )
         return self._averaged([name]).union(*buffers)
@@ -96,8 +92,8 @@ class ReplicatedTensors:
         found: set[int] = set()
         for name in names:
             if under_horovod():
-                found |= {parameter.data_ptr() for parameter in self._modules[name].parameters()}
-            for wrapper in replicas_in(self._modules[name]):
+                found |= {parameter.data_ptr() for parameter in self.modules[name].parameters()}
+            for wrapper in replicas_in(self.modules[name]):
                 found |= _addresses(wrapper, wrapper.module.named_parameters())
         return found
 

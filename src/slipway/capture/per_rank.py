@@ -16,6 +16,7 @@ from slipway.base.errors import to_json, warn
 from slipway.base.memory_limits import available_memory
 from slipway.capture.data_parallel import ReplicatedTensors
 from slipway.checkpoint.format import Tensors
+from slipway.checkpoint.shards import is_sharded
 from slipway.checkpoint.stateful import RANKS, Stateful, restores_in_place, split, state_of
 from slipway.dist.collectives import all_gather_json, gather_bytes, raise_first
 from slipway.dist.communicator import Communicator
@@ -73,7 +74,8 @@ def collect(
     unsaved = [
         name
         for name in differing
-        if max(found[name][1] for found in by_rank) > limits.get(name, LIMIT) or replicas.has_own_shards(name)
+        if max(found[name][1] for found in by_rank) > limits.get(name, LIMIT)
+        or (name not in replicas.modules and has_shards(states[name]))
     ]
     differing = [name for name in differing if name not in unsaved]
     apart = PerRankState()
@@ -102,6 +104,11 @@ def collect(
                 sent |= tensors
         _gather(sent, trees, comm, apart)
     return apart
+
+
+def has_shards(state: Mapping[Any, Any]) -> bool:
+    """Return whether ``state`` contains a DTensor."""
+    return any(map(is_sharded, split(state, "state")[0].values()))
 
 
 def _news(slug: str, names: list[str], warned: set[tuple[str, str]], comm: Communicator) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from slipway.base.errors import SessionError
 from slipway.capture.data_parallel import ReplicatedTensors
 from slipway.capture.per_rank import GRADIENTS, PerRankState, collect
 from slipway.capture.world_change import reseed_generators
@@ -22,6 +23,9 @@ from slipway.dist.data_ranks import DataRanks
 from slipway.state.saved_gradients import SavedGradients
 
 log = logging.getLogger(__name__)
+
+UNREDUCED = "unreduced_gradients"
+"""Fact of a checkpoint at the end of a run: models whose last gradients ``fully_shard`` had not reduced."""
 
 
 class SavedObjects:
@@ -110,12 +114,27 @@ class SavedObjects:
             self._apart = collect(everything, self._replicas, self._comm, warned=self._warned)
         return self._apart.facts
 
+    def unreduced_gradients(self) -> dict[str, Any]:
+        """Return, as facts for the checkpoint at the end of a run, the models with gradients that it cannot hold."""
+        names = self._gradients.unreduced()
+        return {UNREDUCED: names} if names else {}
+
     def capture(self, header: Header) -> Checkpoint:
         """Return a checkpoint of the components and of the states that ``collect`` gathered.
 
-        Only rank 0 calls this, or all ranks if ``is_sharded``: then each rank's checkpoint holds its own shards.
+        Only rank 0 calls this, or all ranks if ``is_sharded``: then each rank's checkpoint holds its own shards. A
+        ``header`` without facts is that of a checkpoint that is not saved.
+
+        Raises:
+            SessionError: if a checkpoint cannot hold the state.
         """
-        self._gradients.require_reduced()
+        lost = [] if UNREDUCED in header.facts or not header.facts else self._gradients.unreduced()
+        if lost:
+            raise SessionError(
+                "unsavable-state",
+                f"{', '.join(lost)}: holds gradients that are not reduced yet (set_requires_gradient_sync or "
+                "set_requires_all_reduce is off), which a checkpoint cannot hold.",
+            )
         gradients = {GRADIENTS: self._gradients} if self._gradients.state_dict() else {}
         captured = stateful.capture({**self._parts, **gradients}, header)
         apart, self._apart = self._apart, PerRankState()

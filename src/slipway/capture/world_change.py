@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
 from slipway.base.errors import StateMismatchError, warn
 from slipway.checkpoint.fingerprint import fingerprint
 from slipway.checkpoint.header import Header
-from slipway.checkpoint.stateful import RANKS, Stateful, join
+from slipway.checkpoint.stateful import RANKS, WITHOUT_TENSORS, Stateful, join
 from slipway.dist.data_ranks import DataRanks
 from slipway.rng.generator_state import GeneratorAdapter, wrapped
 from slipway.rng.seeding import derive, reseed
@@ -18,9 +17,6 @@ from slipway.state.model_state import Model
 from slipway.state.module_attributes import ATTRIBUTES, ModuleAttributes, attributes_equal_to, generator_digests
 
 log = logging.getLogger(__name__)
-
-WITHOUT_TENSORS: Mapping[str, Any] = defaultdict(type(None))
-"""Placeholder for the tensors of a state, if only its other contents are read."""
 
 
 def require_restorable(header: Header, parts: Mapping[str, Stateful], ranks: DataRanks) -> None:

@@ -70,9 +70,9 @@ class ShardWriter:
             self._report["error"] = to_json(error)
             return
         pieces = {key: (places, box, copies["shards"][key]) for key, (places, box, _) in owned.items()}
-        path, shapes = folder / FILE.format(rank=self._comm.world.rank), _shapes(tensors)
+        path = folder / FILE.format(rank=self._comm.world.rank)
         self._thread = threading.Thread(
-            target=self._write, args=(self._report, pieces, shapes, transfers, path), name="shard writer"
+            target=self._write, args=(self._report, pieces, transfers, path), name="shard writer"
         )
         self._thread.start()
 
@@ -108,7 +108,6 @@ class ShardWriter:
     def _write(
         report: Report,
         pieces: dict[str, tuple[list[Place], Box, Tensor]],
-        shapes: dict[Place, tuple[list[int], str]],
         transfers: Sequence[Transfer],
         path: Path,
     ) -> None:
@@ -117,7 +116,7 @@ class ShardWriter:
                 transfer.wait()
             for key, (places, box, part) in pieces.items():
                 digest = hashlib.sha256(as_bytes(part).numpy().data).hexdigest()
-                report["pieces"] += [[*place, *shapes[place], *box, key, digest] for place in places]
+                report["pieces"] += [[*place, *box, key, digest] for place in places]
             if pieces:
                 write_file(path, {key: part for key, (_, _, part) in pieces.items()})
                 report["bytes"] = path.stat().st_size
@@ -128,9 +127,9 @@ class ShardWriter:
 class ShardedSave:
     """A save of shards in progress, on rank 0."""
 
-    def __init__(self, folder: Path, ranks: int) -> None:
-        """Expect the shards of this many ranks in ``folder``, a hidden folder from ``CheckpointStore.begin``."""
-        self.folder, self._ranks = folder, ranks
+    def __init__(self, folder: Path, tensors: Tensors, ranks: int) -> None:
+        """Expect the shards of ``tensors``, by this many ranks, in a hidden folder from ``CheckpointStore.begin``."""
+        self.folder, self._shapes, self._ranks = folder, _shapes(tensors), ranks
         self._reports: queue.SimpleQueue[list[Report]] = queue.SimpleQueue()
 
     def settle(self, reports: list[Report]) -> None:
@@ -148,17 +147,16 @@ class ShardedSave:
             raise SlipwayError("checkpoint-not-written", "the ranks ended before all had written their shards")
         files: dict[str, dict[str, Any]] = {}
         entry: dict[str, Any] = {}
+        for (component, name), (shape, dtype) in self._shapes.items():
+            entry.setdefault(component, {})[name] = {"shape": shape, "dtype": dtype, "pieces": []}
         for rank, report in enumerate(reports):
             if report["error"]:
                 raise from_json(report["error"])
             if report["pieces"]:
                 files[FILE.format(rank=rank)] = {"bytes": report["bytes"]}
-            for component, name, shape, dtype, offset, size, key, digest in report["pieces"]:
-                tensors = entry.setdefault(component, {})
-                tensor = tensors.setdefault(name, {"shape": shape, "dtype": dtype, "pieces": []})
-                file = FILE.format(rank=rank)
-                piece = {"offset": offset, "size": size, "file": file, "key": key, "sha256": digest}
-                tensor["pieces"].append(piece)
+            for component, name, offset, size, key, digest in report["pieces"]:
+                piece = {"offset": offset, "size": size, "file": FILE.format(rank=rank), "key": key, "sha256": digest}
+                entry[component][name]["pieces"].append(piece)
         if fault := missing_elements(sharded_tensors(entry)):
             raise SlipwayError("checkpoint-not-written", f"the shards of the ranks do not fit together: {fault}")
         return Shards(files, entry)

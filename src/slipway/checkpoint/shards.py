@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -102,15 +103,16 @@ def uncovered(shape: Sequence[int], boxes: Sequence[Box]) -> str:
     outer = whole(shape)
     if any(len(box.offset) != len(shape) or box.overlap(outer) != box for box in boxes):
         return "a shard lies outside of the tensor"
-    active: list[Box] = []
-    for box in sorted(boxes):
-        active = [other for other in active if not shape or other.offset[0] + other.size[0] > box.offset[0]]
-        if any(box.overlap(other) for other in active):
-            return "two shards overlap"
-        active.append(box)
-    if (found := sum(box.elements for box in boxes)) != outer.elements:
-        return f"its shards hold {found} of {outer.elements} elements"
-    return ""
+    cuts = [
+        sorted({0, length, *(box.offset[dim] for box in boxes), *(box.offset[dim] + box.size[dim] for box in boxes)})
+        for dim, length in enumerate(shape)
+    ]
+    places = [{cut: number for number, cut in enumerate(own)} for own in cuts]
+    held = np.zeros([len(own) - 1 for own in cuts], dtype=np.int64)  # by how many boxes, for each cell of the grid
+    for box in boxes:
+        spans = zip(places, box.offset, box.size, strict=True)
+        held[tuple(slice(place[begin], place[begin + length]) for place, begin, length in spans)] += 1
+    return "" if (held == 1).all() else "two shards overlap" if (held > 1).any() else "a shard is missing"
 
 
 class Ownership:

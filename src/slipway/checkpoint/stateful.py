@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -38,6 +38,9 @@ Like = Callable[[str], Tensor | None]
 CHUNK = 1 << 26
 """Bytes per broadcast; the GPU holds this much in addition to the model."""
 
+
+WITHOUT_TENSORS: Mapping[str, Any] = defaultdict(type(None))
+"""Placeholder for the tensors of a state, if only its other contents are read."""
 
 RANKS = "ranks."
 """Prefix of a checkpoint's components that hold the states of those ranks whose state differs from rank 0's."""
@@ -73,6 +76,14 @@ def capture(components: Mapping[str, Stateful], header: Header) -> Checkpoint:
     trees = {}
     for name, component in components.items():
         named, tree = split(state_of(name, component), name, restored_in_place=restores_in_place(component))
+        if not hasattr(component, "layouts") and (
+            sharded := [key for key, value in named.items() if is_sharded(value)]
+        ):
+            raise SessionError(
+                "unsavable-state",
+                f"{name}: {sharded[0]} is a DTensor, which a session saves only as part of a module or of an optimizer "
+                "of torch.optim.",
+            )
         if named:
             tensors[name] = named
         if tree is not None:
@@ -103,29 +114,46 @@ def restore(
     Returns:
         On every rank, the header and the missing components; None for a new run.
     """
-    source = _shared(components, found, comm)
-    if source is None:
+    from_disk = found and found.folder and (found.sharded or has_shards(components))
+    shared = broadcast_json(
+        comm,
+        found
+        and {
+            "manifest": to_manifest(found.header),
+            "shapes": _shapes(found.tensors),
+            "folder": str(found.folder) if from_disk else None,
+        },
+    )
+    if shared is None:
         return None
-    saved = {*source.components, *source.header.trees}
-    own_rank = saved_rank(source.header.facts) if saved_rank else comm.world.rank
-    failure: Exception | None = None
+    header, shapes = from_manifest(shared["manifest"]), shared["shapes"]
+    own_rank = saved_rank(header.facts) if saved_rank else comm.world.rank
+    if not shared["folder"]:
+        saved = _load_all(components, FromRoot(header, found.tensors if found else {}, shapes, comm), own_rank)
+        return Restored(header, [name for name in components if name not in saved])
+    saved, failure = set(), None
     try:
-        for name in sorted(saved & components.keys()):
-            layouts = getattr(components[name], "layouts", None)
-            like = layouts() if layouts else _unsharded
-            state = join(source.tensors(name, like), source.header.trees.get(name))
-            own = _own(source, RANKS + name, own_rank)
-            if own is not None:
-                # For a module, only tensors that differ from rank 0's were saved per rank.
-                state = {**state, **own} if restores_in_place(components[name]) else own
-            _load(name, components[name], state)
-    except (OSError, ValueError, SlipwayError) as error:
-        if isinstance(source, FromRoot):  # the ranks have loaded the same, so all of them fail
-            raise
+        saved = _load_all(components, FromDisk(header, Path(shared["folder"]), shapes), own_rank)
+    except Exception as error:  # noqa: BLE001 -- of this rank only: raised again on all ranks
         failure = error
-    if isinstance(source, FromDisk):
-        raise_on_all_ranks(comm, failure)
-    return Restored(source.header, [name for name in components if name not in saved])
+    raise_on_all_ranks(comm, failure)
+    return Restored(header, [name for name in components if name not in saved])
+
+
+def _load_all(components: Mapping[str, Stateful], source: Source, own_rank: int | None) -> set[str]:
+    """Load the state in ``source`` into ``components``; return the names of the components in ``source``."""
+    saved = {*source.components, *source.header.trees}
+    for name in sorted(saved & components.keys()):
+        tree = source.header.trees.get(name)
+        layouts = getattr(components[name], "layouts", None)
+        like = layouts(join(WITHOUT_TENSORS, tree)) if layouts else _unsharded
+        state = join(source.tensors(name, like), tree)
+        own = _own(source, RANKS + name, own_rank)
+        if own is not None:
+            # For a module, only tensors that differ from rank 0's were saved per rank.
+            state = {**state, **own} if restores_in_place(components[name]) else own
+        _load(name, components[name], state)
+    return saved
 
 
 def _unsharded(_name: str) -> None:
@@ -147,26 +175,6 @@ class Source(ABC):
     @abstractmethod
     def tensors(self, component: str, like: Like, prefix: str = "") -> dict[str, Tensor]:
         """Return the tensors of ``component`` whose names begin with ``prefix``; all ranks must call this."""
-
-
-def _shared(components: Mapping[str, Stateful], found: Checkpoint | None, comm: Communicator) -> Source | None:
-    """Return rank 0's checkpoint ``found`` for all ranks; None if it is None there."""
-    from_disk = found and found.folder and (found.sharded or has_shards(components))
-    shared = broadcast_json(
-        comm,
-        found
-        and {
-            "manifest": to_manifest(found.header),
-            "shapes": _shapes(found.tensors),
-            "folder": str(found.folder) if from_disk else None,
-        },
-    )
-    if shared is None:
-        return None
-    header, shapes = from_manifest(shared["manifest"]), shared["shapes"]
-    if shared["folder"]:
-        return FromDisk(header, Path(shared["folder"]), shapes)
-    return FromRoot(header, found.tensors if found else {}, shapes, comm)
 
 
 class FromRoot(Source):

@@ -93,7 +93,7 @@ class Recorder:
         """
         self._prepare(checkpoint)
         self._saver.wait()
-        self._sharded = ShardedSave(self._store.begin(checkpoint.header.position.step), ranks)
+        self._sharded = ShardedSave(self._store.begin(checkpoint.header.position.step), checkpoint.tensors, ranks)
         return self._sharded.folder
 
     def save_sharded(self, checkpoint: Checkpoint) -> None:

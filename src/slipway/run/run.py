@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from slipway.base.stop import Reason, StopRequest
 from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.header import Header, Metric, Position
 from slipway.checkpoint.sharded_save import ShardWriter
-from slipway.dist.collectives import RootOnly, all_gather_json, broadcast_json, raise_on_all_ranks
+from slipway.dist.collectives import RootOnly, all_gather_json, broadcast_json, gather_bytes, raise_on_all_ranks
 from slipway.dist.communicator import Communicator
 from slipway.run.agreement import Agreement, Schedule, VoteInterval
 from slipway.run.program import Policy, Program, Speed, Stopped
@@ -200,6 +201,7 @@ class Run:
             Stopped, SlipwayError: see ``advance``.
         """
         self._check(save=True, blocked=blocked and not last, last=last)
+        self._settle()  # the next vote may be far: an evaluation or the like may follow
         self._plan()
 
     def conclude(self) -> None:
@@ -372,9 +374,9 @@ class Run:
     def _settle(self) -> None:
         """Let rank 0 publish the last checkpoint if its shards are not published yet; wait until they are written."""
         if self._shards and self._shards.is_pending:
-            reports = all_gather_json(self._comm, self._shards.report())
+            reports = gather_bytes(self._comm, json.dumps(self._shards.report()).encode())
             if root := self._recorder.on_root:
-                root.settle(reports)
+                root.settle([json.loads(report) for report in reports])
 
     def _stop(self) -> None:
         reason = self.reason

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from slipway.base.errors import SessionError
+from slipway.checkpoint.shards import is_sharded
 
 LONGEST = 40
 """Maximum number of characters of a value in a message."""
@@ -70,6 +71,8 @@ def as_number(call: str, name: str, value: Any) -> float | Tensor:
     if type(value) is float:
         return value
     if isinstance(value, Tensor):
+        if is_sharded(value):  # such as the norm of a sharded model's gradients
+            value = value.full_tensor()  # type: ignore[attr-defined] # a DTensor
         if not value.is_cpu and value.numel() == 1 and not value.is_complex():
             return value.detach().reshape(())
         try:

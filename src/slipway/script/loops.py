@@ -153,6 +153,7 @@ class Loops:
             self._require_resumed("the script")
         if self._run.step == 0 and (self.epoch or (self._feed.is_counting and self._is_unsaved)):
             self._stepless.refuse()
+        self._script.is_ending = True
         self._run.save_unsaved(save=self._is_unsaved)
         self._generators.seed(Purpose.AFTER)
         self.have_ended = True
@@ -209,6 +210,7 @@ class Loops:
                 # Gradients may be left over between two of these steps, and may be left over now.
                 self._pending.wait = True
                 warn(log, "epoch-without-batches", "all steps of an epoch without session.batches count as one step")
+            self._script.is_ending = self.epoch >= total
             self._run.end_epoch(last=self.epoch >= total, blocked=self._is_blocked)
             self._is_unsaved = False
         self._reached = total
@@ -245,6 +247,8 @@ class Loops:
         yield from self._iterate(current)
 
     def _begin_pass(self, current: Current, loader: object = None) -> None:
+        if not current.is_over:
+            self._script.require_gradients()
         self._pass = current
         self._ahead.begin_pass(self._feed.batch)
         self._script.begin_pass(loader)

@@ -124,7 +124,8 @@ def open_run(
         run_on_root(comm, lambda: capture(components, Header(Position())))  # raises for state that cannot be saved
         compiled = CompiledCode(folder.path, environment)
         compiled.unpack(comm.world)
-        data_ranks = find_data_ranks([each for each in given.values() if isinstance(each, nn.Module)], comm)
+        models = [each for name, each in given.items() if name.startswith("model") and isinstance(each, nn.Module)]
+        data_ranks = find_data_ranks(models, comm)
         objects = SavedObjects(components, given, comm, data_ranks)
         if objects.is_sharded:
             require_shared(folder.path, comm)

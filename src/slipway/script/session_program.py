@@ -10,6 +10,7 @@ from torch import Tensor
 
 from slipway.base.errors import SessionError
 from slipway.base.goodput import describe, read_goodput
+from slipway.capture.saved_objects import UNREDUCED
 from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.header import Header, Position
 from slipway.checkpoint.stateful import join, split
@@ -97,6 +98,10 @@ class SessionProgram:
         self._rank_data = RankData(self.feed.data, world.size, step=self.start.step)
         self._positions: list[RankPosition] = []
         self._progress = ProgressLine()
+        self._was_sharded = self.is_sharded
+        self.is_ending = False
+        """Whether the training ends here, unless a later attempt extends it."""
+        self._lost_gradients = facts.get(UNREDUCED, [])
         self.total_epochs = self.total_steps = 0
         """Totals of the whole run, as passed to ``epochs`` and ``steps``; 0 if unknown."""
 
@@ -223,6 +228,7 @@ class SessionProgram:
 
     def facts(self) -> dict[str, Any]:
         """Return the facts for the checkpoint header; all ranks must call this."""
+        self._require_same_sharding()
         for look in self.save_hooks:
             look()
         within = self.feed.batch  # outside a pass the generators are seeded again
@@ -241,6 +247,7 @@ class SessionProgram:
             "given_generators": given_generators,
             "left_early": [*self.left_early.items()],
             "carries_gradients": self.pending.is_carried,
+            **(self._objects.unreduced_gradients() if self.is_ending else {}),
             **self._objects.collect(gradients_wait=any(waits), within_pass=all(within_pass)),
         }
 
@@ -251,6 +258,7 @@ class SessionProgram:
 
     def capture(self, header: Header) -> Checkpoint:
         """Return a checkpoint of the objects."""
+        self._require_same_sharding()
         return self._objects.capture(header)
 
     def started(self, parts: Mapping[str, float]) -> None:
@@ -267,7 +275,30 @@ class SessionProgram:
             log.info("stopped (%s) at step %d, saved: the run resumes there", status.reason, status.step)
         log.info("time: %s", describe(read_goodput(self._goodput)))
 
+    def require_gradients(self) -> None:
+        """Check that no gradients are missing with which training would continue.
+
+        Raises:
+            SessionError: on every rank, if a run has ended with gradients that were not saved, and is now extended.
+        """
+        if self._lost_gradients:
+            error = SessionError(
+                "gradients-not-saved",
+                f"{', '.join(self._lost_gradients)}: the run ended with gradients that fully_shard had not reduced, "
+                "so it cannot continue exactly.",
+            )
+            error.raised_on_all_ranks = True
+            raise error
+
     # Private helpers.
+
+    def _require_same_sharding(self) -> None:
+        if self.is_sharded != self._was_sharded:
+            error = SessionError(
+                "sharded-model", "a model was sharded after the session had opened: call fully_shard before Session."
+            )
+            error.raised_on_all_ranks = True
+            raise error
 
     def _nonfinite(self, logged: Sums) -> list[str]:
         """Return the names of values that were inf or nan on this rank in steps that no GradScaler has skipped."""

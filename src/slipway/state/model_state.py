@@ -13,6 +13,7 @@ from torch.nn.parameter import is_lazy
 
 from slipway.base.errors import SessionError, warn
 from slipway.checkpoint.shards import is_sharded
+from slipway.dist.data_ranks import fsdp_groups
 from slipway.state.loadable import Mismatch, differences, empty_buffers, named, shapes_of
 from slipway.state.wrappers import is_kind, plain_name, unwrap, wrapped_child
 
@@ -33,7 +34,6 @@ class Model:
         self._name = name
         self.module = unwrap(module)
         _refuse_flat_parameters(name, module)
-        self.is_sharded = any(map(is_sharded, itertools.chain(module.parameters(), module.buffers())))
         self._initial = shapes_of(self.module)
         self._loads = 0
         self.is_incomplete = False
@@ -49,7 +49,13 @@ class Model:
             warn(log, "unresumable-state", "%s has changed since the session began: %s", self._name, changed)
         return state
 
-    def layouts(self) -> Callable[[str], Tensor | None]:
+    @property
+    def is_sharded(self) -> bool:
+        """Whether the module has DTensors; a forward pass makes those of ``fully_shard`` plain tensors for a while."""
+        tensors = itertools.chain(self.module.parameters(), self.module.buffers())
+        return any(map(fsdp_groups, self.module.modules())) or any(map(is_sharded, tensors))
+
+    def layouts(self, _saved: object) -> Callable[[str], Tensor | None]:
         """Return the function that returns the parameter or buffer of a name."""
         return {plain: value for plain, _, value in self._own() if isinstance(value, Tensor)}.get
 

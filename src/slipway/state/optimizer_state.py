@@ -99,9 +99,10 @@ class OptimizerState:
         """Whether a parameter of the optimizer is a DTensor."""
         return any(map(is_sharded, parameters_in(self._optimizer)))
 
-    def layouts(self) -> Callable[[str], Tensor | None]:
-        """Return the function that returns the parameter to which a tensor of a saved state belongs, by its name."""
-        parameters = [*parameters_in(self._optimizer)]
+    def layouts(self, saved: Mapping[str, Any]) -> Callable[[str], Tensor | None]:
+        """Return the function that returns the parameter to which a tensor of the state ``saved`` belongs."""
+        named, names = self._parameters(), [name for group in saved.get(NAMES, ()) for name in group]
+        parameters = [named.get(name) for name in names] or [*parameters_in(self._optimizer)]
 
         def find(name: str) -> Tensor | None:
             found = re.search(r"/'state'/(\d+)/", name)

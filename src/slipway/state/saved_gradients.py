@@ -33,26 +33,22 @@ class SavedGradients:
         self.wait = False
         """Whether gradients wait for an optimizer step, so that ``state_dict`` contains their values."""
 
-    def require_reduced(self) -> None:
-        """Check that ``fully_shard`` holds no gradients that it has not yet reduced: they are in no ``.grad``.
+    def unreduced(self) -> list[str]:
+        """Return the modules of which ``fully_shard`` holds gradients that it has not reduced, which no ``.grad`` has.
 
-        Raises:
-            SessionError: if it does, after a backward pass under ``set_requires_gradient_sync(False)`` or the like.
+        That is so after a backward pass under ``set_requires_gradient_sync(False)`` or the like.
         """
+        found = []
         for name, module in self._modules.items():
             groups = [group for part in module.modules() for group in fsdp_groups(part)]
             parameters = [parameter for group in groups for parameter in group.fsdp_params]
             kept = [*(getattr(each, "_partial_reduce_output", None) for each in groups)]
             kept += [getattr(each, "unsharded_accumulated_grad", None) for each in parameters]
             kept += [getattr(getattr(each, "_unsharded_param", None), "grad", None) for each in parameters]
-            if any(each is not None for each in kept):
-                raise SessionError(
-                    "unsavable-state",
-                    f"{name} holds gradients that are not reduced yet (set_requires_gradient_sync or "
-                    "set_requires_all_reduce is off), which a checkpoint cannot hold.",
-                )
+            found += [name] if any(each is not None for each in kept) else []
+        return found
 
-    def layouts(self) -> Callable[[str], Tensor | None]:
+    def layouts(self, _saved: object) -> Callable[[str], Tensor | None]:
         """Return the function that returns the parameter of a saved gradient, by the gradient's name in a state."""
         named = {
             f"{owner!r}/'values'/{key!r}": parameter
