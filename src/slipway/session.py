@@ -83,8 +83,8 @@ class Session:
         """Specify the objects to save. The first five arguments take an object, a dictionary by name, or a list.
 
         Args:
-            model: a module: bare, compiled, or wrapped in DistributedDataParallel or DataParallel. It is saved without
-                the wrapper.
+            model: a module: bare, compiled, sharded by ``fully_shard``, or wrapped in DistributedDataParallel or
+                DataParallel. It is saved without the wrapper.
             optimizer: an optimizer of ``torch.optim``, of Horovod, or one with the same methods.
             scheduler: a learning-rate scheduler.
             scaler: a ``torch.amp.GradScaler``.
@@ -166,7 +166,7 @@ class Session:
 
     @property
     def is_root(self) -> bool:
-        """Whether this is rank 0, the only rank that writes to the run folder."""
+        """Whether this is rank 0, which writes all of the run folder but the shards of other ranks."""
         return self._opened.comm.world.is_root
 
     @property
