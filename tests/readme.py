@@ -45,6 +45,7 @@ def python_of(page: str, number: int = 0) -> str:
 SCRIPT = python_of("howto/from-one-gpu")
 MINE = python_of("howto/own-model")
 SESSION = python_of("howto/session")
+FSDP = python_of("howto/fsdp")
 CLASSIFY = python_of("howto/evaluate")
 LIGHTNING, FABRIC, ACCELERATE = (python_of("howto/frameworks", number) for number in range(3))
 
@@ -611,6 +612,7 @@ def fresh_clone(folder: Path) -> Path:
     (folder / "mine.py").write_text(MINE, encoding="utf-8")
     (folder / "classify.py").write_text(CLASSIFY, encoding="utf-8")
     (folder / "my_session.py").write_text(SESSION, encoding="utf-8")
+    (folder / "my_fsdp.py").write_text(FSDP, encoding="utf-8")
     (folder / "my_lightning.py").write_text(LIGHTNING, encoding="utf-8")
     (folder / "my_fabric.py").write_text(FABRIC, encoding="utf-8")
     (folder / "my_accelerate.py").write_text(ACCELERATE, encoding="utf-8")

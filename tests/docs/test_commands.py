@@ -107,6 +107,6 @@ def test_documented_command_works_in_order_of_pages(clone, command):
         assert said in {"bright\n", "dark\n"}
     if command.endswith("my_train.py"):
         assert "2 ranks, loss 0.0" in said
-    for name in ("my_session", "my_lightning", "my_fabric", "my_accelerate"):
+    for name in ("my_session", "my_fsdp", "my_lightning", "my_fabric", "my_accelerate"):
         if command.endswith(f"{name}.py"):
             assert status(clone / "runs" / name)["state"] == "done"
