@@ -1,5 +1,7 @@
 """State of a model that fully_shard has sharded, on one rank: what a checkpoint cannot hold, and other sources."""
 
+import time
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -157,6 +159,22 @@ def test_norm_of_sharded_gradients_can_be_logged():
     model(torch.ones(1, 4)).sum().backward()
     norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     assert as_number("log", "norm", norm) == pytest.approx(15**0.5)
+
+
+def test_save_at_the_end_of_an_epoch_is_published_before_the_next_step(tmp_path):
+    model = sharded()
+    optimizer = sgd(model)
+    latest = tmp_path / "run" / "checkpoints" / "latest"
+    with Session(model=model, optimizer=optimizer, folder=tmp_path / "run") as session:
+        for epoch in session.epochs(2):
+            deadline = time.monotonic() + 300
+            while epoch and not latest.exists():
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            for _ in session.batches(range(3)):
+                model(torch.ones(1, 4)).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
 
 
 def test_tied_weights_are_saved_once(tmp_path):

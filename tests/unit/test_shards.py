@@ -1,5 +1,6 @@
 """Boxes of sharded tensors: which are saved by whom, and reading any box from files with others."""
 
+import hashlib
 import itertools
 import random
 
@@ -69,3 +70,19 @@ def test_any_box_is_read_from_any_pieces(shape, dtype, chunk, tmp_path, monkeypa
         expected = tensor[box.within(whole(shape))]
         assert torch.equal(saved.read(("model", "w"), box).to(torch.float32), expected.to(torch.float32))
     assert saved.bytes_read > 0
+
+
+def test_any_damaged_byte_of_a_file_is_found(tmp_path):
+    tensor = torch.arange(6.0)
+    save_file({"key": tensor}, tmp_path / "file")
+    whole_file = (tmp_path / "file").read_bytes()
+    digest = hashlib.sha256(tensor.numpy().tobytes()).hexdigest()
+    piece = Piece(whole((6,)), "file", "key", digest)
+    for place in range(len(whole_file)):
+        for bit in (0, 7):
+            data = bytearray(whole_file)
+            data[place] ^= 1 << bit
+            (tmp_path / "file").write_bytes(data)
+            saved = SavedTensors(tmp_path, {("model", "w"): SavedTensor((6,), torch.float32, [piece])})
+            if not saved.damaged():  # a byte of the header that does not matter, such as padding
+                assert torch.equal(saved.read(("model", "w")), tensor)

@@ -75,7 +75,7 @@ def collect(
         name
         for name in differing
         if max(found[name][1] for found in by_rank) > limits.get(name, LIMIT)
-        or (name not in replicas.modules and has_shards(states[name]))
+        or (name not in replicas.modules and _has_shards(states[name]))
     ]
     differing = [name for name in differing if name not in unsaved]
     apart = PerRankState()
@@ -106,7 +106,7 @@ def collect(
     return apart
 
 
-def has_shards(state: Mapping[Any, Any]) -> bool:
+def _has_shards(state: Mapping[Any, Any]) -> bool:
     """Return whether ``state`` contains a DTensor."""
     return any(map(is_sharded, split(state, "state")[0].values()))
 

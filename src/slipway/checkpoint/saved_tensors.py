@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -163,10 +164,16 @@ class SavedTensors:
         if piece.file not in self._headers:
             with (self.folder / piece.file).open("rb") as stream:
                 length = int.from_bytes(stream.read(LENGTH), "little")
+                if length > os.fstat(stream.fileno()).st_size:
+                    raise ValueError("it is not a safetensors file")
                 self._headers[piece.file] = LENGTH + length, json.loads(stream.read(length))
         base, header = self._headers[piece.file]
-        begin, end = header[piece.key]["data_offsets"] if piece.key in header else (0, -1)
-        if end - begin != piece.box.elements * dtype.itemsize:
-            raise ValueError(f"it does not hold {piece.key}")
+        try:
+            begin, end = header[piece.key]["data_offsets"]
+            length = end - begin
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"it does not hold {piece.key}") from error
+        if begin < 0 or length != piece.box.elements * dtype.itemsize:
+            raise ValueError(f"it holds {piece.key} in another size")
         offset: int = base + begin
         return offset

@@ -21,7 +21,7 @@ from slipway.base.errors import SessionError, SlipwayError
 from slipway.checkpoint.format import Checkpoint, Tensors, read_sharded
 from slipway.checkpoint.header import Header, from_manifest, to_manifest
 from slipway.checkpoint.saved_tensors import Piece, SavedTensor, SavedTensors
-from slipway.checkpoint.shards import Place, is_sharded, local_box, local_part, sharded_like, whole
+from slipway.checkpoint.shards import Box, Place, is_sharded, local_box, local_part, sharded_like, whole
 from slipway.checkpoint.values import DICTIONARIES, SETS, WITH_OPTIONS, kind_of, make, obstacle, options_of
 from slipway.dist.collectives import as_bytes, broadcast_json, raise_on_all_ranks
 from slipway.dist.communicator import Communicator
@@ -101,7 +101,8 @@ def restore(
     """Load the checkpoint ``found`` into ``components``; all ranks must call this.
 
     Components receive tensors on the CPU and must copy each to its device, as ``load_state_dict`` of modules and
-    optimizers does. A component with a method ``layouts`` receives DTensors where that function's result returns one.
+    optimizers does. A component with a method ``layouts`` receives DTensors, on the device of those that this method's
+    result returns.
     If tensors are sharded now or were when saved, each rank reads its own part from disk; else rank 0 sends them.
 
     Args:
@@ -190,7 +191,7 @@ class FromRoot(Source):
         shapes = {name: shape for name, shape in self._shapes.get(component, {}).items() if name.startswith(prefix)}
         received = _broadcast(self._comm, self._tensors.get(component), shapes)
         return {
-            name: tensor if (target := _target(like, name, tensor.shape)) is None else part_of(tensor, target)
+            name: tensor if (target := _target(like, name, tensor.shape)) is None else _part_of(tensor, target)
             for name, tensor in received.items()
         }
 
@@ -224,9 +225,8 @@ class FromDisk(Source):
         return found
 
     def _part(self, place: Place, target: Tensor) -> Tensor:
-        box = local_box(target)
-        local = torch.empty(local_part(target).shape, dtype=self._saved.tensors[place].dtype)
-        return sharded_like(target, self._saved.read(place, box) if box else local)
+        dtype = self._saved.tensors[place].dtype
+        return _placed(target, dtype, lambda box: self._saved.read(place, box))
 
 
 def _target(like: Like, name: str, shape: Sequence[int]) -> Tensor | None:
@@ -235,11 +235,15 @@ def _target(like: Like, name: str, shape: Sequence[int]) -> Tensor | None:
     return None if target is None or not is_sharded(target) or tuple(target.shape) != tuple(shape) else target
 
 
-def part_of(tensor: Tensor, target: Tensor) -> Tensor:
+def _part_of(tensor: Tensor, target: Tensor) -> Tensor:
     """Return a DTensor with the elements of ``tensor`` and the layout of the DTensor ``target``."""
+    return _placed(target, tensor.dtype, lambda box: tensor[box.within(whole(tensor.shape))])
+
+
+def _placed(target: Tensor, dtype: torch.dtype, read: Callable[[Box], Tensor]) -> Tensor:
+    """Return a DTensor with the layout of the DTensor ``target``; ``read`` returns this rank's elements."""
     box = local_box(target)
-    empty = torch.empty(local_part(target).shape, dtype=tensor.dtype)
-    return sharded_like(target, tensor[box.within(whole(tensor.shape))].clone() if box else empty)
+    return sharded_like(target, read(box) if box else torch.empty(local_part(target).shape, dtype=dtype))
 
 
 def _own(source: Source, name: str, own_rank: int | None) -> dict[Any, Any] | None:
