@@ -1101,7 +1101,8 @@ GROUPS: Dict[str, Dict[str, Message]] = {
         "bad-weights": Message(
             EXIT_CONFIG,
             "A weights file cannot be read, or does not match the model.",
-            "Use a state_dict of the same model, saved by `torch.save` or safetensors.",
+            "Use a state_dict of the same model, saved by `torch.save` or safetensors, or a Hugging Face folder with "
+            "safetensors files.",
         ),
         "cannot-append": Message(
             WARNING,
@@ -1451,6 +1452,13 @@ GROUPS: Dict[str, Dict[str, Message]] = {
             "Shard the model with `torch.distributed.fsdp.fully_shard`, and use an optimizer of `torch.optim`. With "
             "tensor parallelism, use one mesh for all parts of the model, such as `init_device_mesh(device, (4, 2), "
             'mesh_dim_names=("dp", "tp"))`.',
+        ),
+        "meta-tensors": Message(
+            EXIT_FAILED,
+            "A model on the meta device has no values. A Session fills models that are sharded, from a checkpoint or "
+            "`weights`, except for buffers that no file holds (`persistent=False`).",
+            "Pass `Session(weights=...)`; or call `model.to_empty(device=device)` and initialize the model, before the "
+            "Session. Replace modules with such buffers by new ones, built outside of `torch.device('meta')`.",
         ),
         "folder-not-shared": Message(
             EXIT_FAILED,

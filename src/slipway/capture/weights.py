@@ -1,85 +1,31 @@
-"""Loading of weights into a session's models: from a user's torch or safetensors file, or the best checkpoint."""
+"""Loading of weights into a session's models: from a user's files, or the best checkpoint."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
-from slipway.base.bounded_read import read_head
 from slipway.base.contract import BEST
 from slipway.base.errors import SessionError
-from slipway.checkpoint.format import Checkpoint
+from slipway.capture.weight_files import WeightsError, fitted, read_state_dict, saved_tensors
+from slipway.checkpoint.format import Checkpoint, Tensors
 from slipway.checkpoint.header import Header, Position
-from slipway.checkpoint.stateful import Stateful, restore
+from slipway.checkpoint.saved_tensors import SavedTensor, SavedTensors
+from slipway.checkpoint.shards import Place
+from slipway.checkpoint.stateful import Stateful, has_shards, restore
 from slipway.checkpoint.store import read_best
 from slipway.dist.collectives import run_on_root
 from slipway.dist.communicator import Communicator
 from slipway.state.model_state import Model
 from slipway.state.named_objects import named_objects
-from slipway.state.wrappers import SEGMENTS
-
-SAFE_TORCH = "2.10"
-"""The oldest torch whose ``weights_only`` keeps a file from running code (CVE-2026-24747)."""
-NESTED_KEYS = ("state_dict", "model_state_dict", "model")
-"""Keys under which training scripts save a model's state_dict beside other data."""
-
-
-class WeightsError(Exception):
-    """A file is not usable as weights; the message states the reason and follows the file's name in a sentence."""
-
-
-def read_file(path: Path) -> Any:
-    """Return the contents of a .safetensors file, or of any other file by ``torch.load``, with tensors on the CPU.
-
-    Raises:
-        WeightsError: if the file cannot be read, or cannot be read safely.
-    """
-    safetensors = path.suffix == ".safetensors"
-    if not safetensors and torch.__version__ < SAFE_TORCH:
-        raise WeightsError(
-            f"is not read with torch {torch.__version__}, because such a file can run code (CVE-2026-24747, fixed in "
-            "2.10). Convert it on a machine with a newer torch: "
-            "safetensors.torch.save_file(torch.load(path, weights_only=True), 'weights.safetensors')"
-        )
-    try:
-        read_head(path, limit=1)  # fails for a FIFO, on which the readers would block
-        return load_file(path) if safetensors else torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # for a damaged file the readers raise many types
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise WeightsError(f"cannot be read: {reason}") from error
-
-
-def fitted(content: Any, own: Mapping[str, object]) -> dict[str, Tensor]:
-    """Return the state_dict in ``content``, with its keys mapped to the model's ``own`` names, ignoring wrappers.
-
-    Raises:
-        WeightsError: if ``content`` neither is nor contains a state_dict.
-    """
-    if isinstance(content, Mapping):
-        nested = (content[key] for key in NESTED_KEYS if isinstance(content.get(key), Mapping))
-        content = next(nested, content)
-    if not (isinstance(content, Mapping) and all(isinstance(value, Tensor) for value in content.values())):
-        raise WeightsError("must hold a state_dict: a dictionary of tensors by name, and nothing else.")
-    given: dict[str, Tensor] = dict(content)
-    shorter = Counter(map(_without_wrappers, own))
-    free = {_without_wrappers(name): name for name in own if name not in given}
-    names = {short: name for short, name in free.items() if shorter[short] == 1}
-    return {name if name in own else names.get(_without_wrappers(name), name): tensor for name, tensor in given.items()}
-
-
-def _without_wrappers(name: str) -> str:
-    """Return the name of a tensor without the segments that DistributedDataParallel and torch.compile add."""
-    return ".".join(part for part in name.split(".") if part not in SEGMENTS)
 
 
 def named_weights(weights: Any, models: Mapping[str, object]) -> dict[str, Path]:
-    """Return the files of the Session argument ``weights``, by model name.
+    """Return the paths of the Session argument ``weights``, by model name.
 
     Raises:
         SessionError: if a file is given for an unknown model, or for a model that is not a ``torch.nn.Module``.
@@ -98,27 +44,41 @@ def named_weights(weights: Any, models: Mapping[str, object]) -> dict[str, Path]
     return given
 
 
-def read_weights(files: Mapping[str, Path], models: Mapping[str, object]) -> Checkpoint:
+def read_weights(files: Mapping[str, Path], components: Mapping[str, Stateful]) -> Checkpoint:
     """Return a checkpoint at step 0 with the weights of ``files``.
 
+    If a component is sharded, safetensors files are not read yet: each rank reads its parts.
+
     Args:
-        files: weight files, by model name.
-        models: the session's components, with a Model under each of these names.
+        files: weight files or folders, by model name.
+        components: the session's components, with a Model under each of these names.
 
     Raises:
         SessionError: if a file cannot be read or does not fit its model; the message names the first differing tensors.
     """
-    tensors = {}
+    in_parts = has_shards(components)
+    tensors: Tensors = {}
+    parts: dict[Place, SavedTensor] = {}
     for name, path in files.items():
-        model = cast("Model", models[name])
+        model = cast("Model", components[name])
         try:
-            found = fitted(read_file(path), model.state_dict())
+            saved = saved_tensors(path) if in_parts else None
+            found = read_state_dict(path) if saved is None else {key: _without_data(each) for key, each in saved.items()}
         except WeightsError as error:
             raise SessionError("bad-weights", f"weights {path} {error}") from error
+        own = [*model.state_dict()]
+        found = model.with_tied(fitted(found, own))
         if differing := model.differences(found, source="the file"):
             raise SessionError("bad-weights", f"weights {path} do not fit {name}: {differing}.")
-        tensors[name] = {key: tensor.contiguous() for key, tensor in found.items()}
-    return Checkpoint(tensors, Header(Position()))
+        if saved is None:
+            tensors[name] = {key: tensor.contiguous() for key, tensor in found.items()}
+        else:
+            parts |= {(name, key): each for key, each in model.with_tied(fitted(saved, own)).items()}
+    return Checkpoint(tensors, Header(Position()), SavedTensors(Path("/"), parts) if parts else None)
+
+
+def _without_data(saved: SavedTensor) -> Tensor:
+    return torch.empty(saved.shape, dtype=saved.dtype, device="meta")
 
 
 def load_best(models: Mapping[str, Stateful], checkpoints: Path, comm: Communicator) -> float:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from safetensors import safe_open
 from torch import Tensor
 
 from slipway.checkpoint.shards import Box, Place, uncovered, whole
@@ -22,6 +23,27 @@ CHUNK = 1 << 24
 """Bytes read at once."""
 LENGTH = 8
 """Bytes of the number at the beginning of a safetensors file: the length of the header that follows, little-endian."""
+DTYPES = {
+    "BOOL": "bool",
+    "U8": "uint8",
+    "U16": "uint16",
+    "U32": "uint32",
+    "U64": "uint64",
+    "I8": "int8",
+    "I16": "int16",
+    "I32": "int32",
+    "I64": "int64",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F32": "float32",
+    "F64": "float64",
+    "C64": "complex64",
+}
+"""torch's names of the dtypes in a safetensors file."""
 
 
 class Piece(NamedTuple):
@@ -64,6 +86,23 @@ def sharded_tensors(entry: Entry) -> dict[Place, SavedTensor]:
     return found
 
 
+def in_safetensors(path: Path) -> dict[str, SavedTensor]:
+    """Return the tensors of a safetensors file, each as one piece, whose file is ``path``.
+
+    Raises:
+        SafetensorError, OSError: if the file is damaged or cannot be read.
+        KeyError: if this version does not know a dtype.
+    """
+    found = {}
+    with safe_open(path, framework="pt") as file:
+        for name in file.keys():  # noqa: SIM118 -- not a mapping
+            tensor = file.get_slice(name)
+            shape = tuple(tensor.get_shape())
+            dtype = getattr(torch, DTYPES[tensor.get_dtype()])
+            found[name] = SavedTensor(shape, dtype, [Piece(whole(shape), str(path), name)])
+    return found
+
+
 def missing_elements(tensors: Mapping[Place, SavedTensor]) -> str:
     """Return which of ``tensors`` has elements in no piece or in several, as text; "" if none does."""
     for place, saved in tensors.items():
@@ -81,6 +120,19 @@ class SavedTensors:
         self._headers: dict[str, tuple[int, dict[str, Any]]] = {}
         self.bytes_read = 0
         """Bytes of tensors that were read so far."""
+
+    @property
+    def entry(self) -> Entry:
+        """The tensors as an entry of a manifest, from which ``sharded_tensors`` reads them."""
+        found: dict[str, dict[str, Any]] = {}
+        for (component, name), (shape, dtype, pieces) in self.tensors.items():
+            listed = [
+                {"offset": box.offset, "size": box.size, "file": file, "key": key, "sha256": sha256}
+                for box, file, key, sha256 in pieces
+            ]
+            dtype_name = str(dtype).removeprefix("torch.")
+            found.setdefault(component, {})[name] = {"shape": shape, "dtype": dtype_name, "pieces": listed}
+        return found
 
     @property
     def components(self) -> set[str]:

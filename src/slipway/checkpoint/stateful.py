@@ -18,11 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from slipway.base.errors import SessionError, SlipwayError
-from slipway.checkpoint.format import Checkpoint, Tensors, read_sharded
+from slipway.checkpoint.format import Checkpoint, Tensors
 from slipway.checkpoint.header import Header, from_manifest, to_manifest
-from slipway.checkpoint.saved_tensors import Piece, SavedTensor, SavedTensors
+from slipway.checkpoint.saved_tensors import Piece, SavedTensor, SavedTensors, sharded_tensors
 from slipway.checkpoint.shards import Box, Place, is_sharded, local_box, local_part, sharded_like, whole
 from slipway.checkpoint.values import DICTIONARIES, SETS, WITH_OPTIONS, kind_of, make, obstacle, options_of
+from slipway.checkpoint.store import reading
 from slipway.dist.collectives import as_bytes, broadcast_json, raise_on_all_ranks
 from slipway.dist.communicator import Communicator
 
@@ -115,46 +116,69 @@ def restore(
     Returns:
         On every rank, the header and the missing components; None for a new run.
     """
-    from_disk = found and found.folder and (found.sharded or has_shards(components))
+    on_disk = _on_disk(found, components) if found else None
     shared = broadcast_json(
         comm,
         found
         and {
             "manifest": to_manifest(found.header),
-            "shapes": _shapes(found.tensors),
-            "folder": str(found.folder) if from_disk else None,
+            "shapes": {} if on_disk and found.folder else _shapes(found.tensors),
+            "disk": [str(on_disk.folder), on_disk.entry] if on_disk else None,
         },
     )
     if shared is None:
         return None
-    header, shapes = from_manifest(shared["manifest"]), shared["shapes"]
+    header = from_manifest(shared["manifest"])
     own_rank = saved_rank(header.facts) if saved_rank else comm.world.rank
-    if not shared["folder"]:
-        saved = _load_all(components, FromRoot(header, found.tensors if found else {}, shapes, comm), own_rank)
-        return Restored(header, [name for name in components if name not in saved])
-    saved, failure = set(), None
-    try:
-        saved = _load_all(components, FromDisk(header, Path(shared["folder"]), shapes), own_rank)
-    except Exception as error:  # noqa: BLE001 -- of this rank only: raised again on all ranks
-        failure = error
-    raise_on_all_ranks(comm, failure)
+    sent = FromRoot(header, found.tensors if found else {}, shared["shapes"], comm)
+    disk = None
+    if shared["disk"]:
+        folder, entry = shared["disk"]
+        disk = FromDisk(header, SavedTensors(Path(folder), sharded_tensors(entry)))
+    saved = {*sent.components, *(disk.components if disk else ()), *header.trees}
+    own = sorted(saved & components.keys())
+    by_root = [name for name in own if disk is None or name in sent.components]
+    for name in by_root:
+        _restore_one(name, components[name], sent, own_rank)
+    if disk:
+        failure = None
+        try:
+            with reading(disk.folder):
+                for name in own:
+                    if name not in by_root:
+                        _restore_one(name, components[name], disk, own_rank)
+        except Exception as error:  # noqa: BLE001 -- of this rank only: raised again on all ranks
+            failure = error
+        raise_on_all_ranks(comm, failure)
     return Restored(header, [name for name in components if name not in saved])
 
 
-def _load_all(components: Mapping[str, Stateful], source: Source, own_rank: int | None) -> set[str]:
-    """Load the state in ``source`` into ``components``; return the names of the components in ``source``."""
-    saved = {*source.components, *source.header.trees}
-    for name in sorted(saved & components.keys()):
-        tree = source.header.trees.get(name)
-        layouts = getattr(components[name], "layouts", None)
-        like = layouts(join(WITHOUT_TENSORS, tree)) if layouts else _unsharded
-        state = join(source.tensors(name, like), tree)
-        own = _own(source, RANKS + name, own_rank)
-        if own is not None:
-            # For a module, only tensors that differ from rank 0's were saved per rank.
-            state = {**state, **own} if restores_in_place(components[name]) else own
-        _load(name, components[name], state)
-    return saved
+def _on_disk(found: Checkpoint, components: Mapping[str, Stateful]) -> SavedTensors | None:
+    """Return the tensors that each rank reads from disk: none, the sharded ones, or all tensors of a checkpoint."""
+    sharded = found.sharded
+    if not found.folder or not (sharded or has_shards(components)):
+        return sharded
+    own = {
+        (component, name): SavedTensor(
+            tuple(tensor.shape), tensor.dtype, [Piece(whole(tensor.shape), f"{component}.safetensors", name)]
+        )
+        for component, named in found.tensors.items()
+        for name, tensor in named.items()
+    }
+    return SavedTensors(found.folder, {**own, **(sharded.tensors if sharded else {})})
+
+
+def _restore_one(name: str, component: Stateful, source: Source, own_rank: int | None) -> None:
+    """Load the state of a component in ``source``."""
+    tree = source.header.trees.get(name)
+    layouts = getattr(component, "layouts", None)
+    like = layouts(join(WITHOUT_TENSORS, tree)) if layouts else _unsharded
+    state = join(source.tensors(name, like), tree)
+    own = _own(source, RANKS + name, own_rank)
+    if own is not None:
+        # For a module, only tensors that differ from rank 0's were saved per rank.
+        state = {**state, **own} if restores_in_place(component) else own
+    _load(name, component, state)
 
 
 def _unsharded(_name: str) -> None:
@@ -199,20 +223,10 @@ class FromRoot(Source):
 class FromDisk(Source):
     """A checkpoint of which each rank reads the tensors, or parts of them, that it holds."""
 
-    def __init__(self, header: Header, folder: Path, shapes: Shapes) -> None:
-        """Read from ``folder``, which rank 0 has verified; ``shapes`` are those of the unsharded tensors."""
-        whole_tensors = {
-            (component, name): SavedTensor(
-                tuple(shape),
-                getattr(torch, dtype),
-                [Piece(whole(shape), f"{component}.safetensors", name)],
-            )
-            for component, named in shapes.items()
-            for name, (shape, dtype) in named.items()
-        }
-        sharded = read_sharded(folder)
-        self._saved = SavedTensors(folder, {**whole_tensors, **(sharded.tensors if sharded else {})})
-        super().__init__(header, self._saved.components)
+    def __init__(self, header: Header, saved: SavedTensors) -> None:
+        """Read the tensors in ``saved``, which rank 0 has verified."""
+        super().__init__(header, saved.components)
+        self._saved, self.folder = saved, saved.folder
 
     def tensors(self, component: str, like: Like, prefix: str = "") -> dict[str, Tensor]:
         """Return the tensors of ``component`` whose names begin with ``prefix``."""

@@ -52,6 +52,7 @@ from slipway.script.identity import (
     require_unused,
 )
 from slipway.script.terminal import console_log
+from slipway.state.model_state import Model
 
 log = logging.getLogger(__name__)
 
@@ -121,6 +122,7 @@ def open_run(
         joined.ownership.run(lambda _: require_unused(folder.path, run_dir=environment.run_dir))
         names = named_trackers(trackers, environment.trackers)
         joined.ownership.run(lambda _: require_trackers(names))
+        empty = _materialize(components, comm)
         run_on_root(comm, lambda: capture(components, Header(Position())))  # raises for state that cannot be saved
         compiled = CompiledCode(folder.path, environment)
         compiled.unpack(comm.world)
@@ -132,6 +134,7 @@ def open_run(
         found = objects.restore(
             _find(components, folder, comm, data_ranks=data_ranks, facts=facts_of(seed), weights=weights)
         )
+        _require_loaded(empty, comm)
         begun = broadcast_json(
             comm, run_on_root(comm, lambda: identify(folder.path, found.facts, seed, is_saved=SESSION in found.facts))
         )
@@ -248,6 +251,36 @@ def _lock_digest(folder: Path) -> str:
         return ""
 
 
+def _materialize(components: Mapping[str, Stateful], comm: Communicator) -> dict[str, Model]:
+    """Give models on the meta device memory, and return them; all ranks must call this.
+
+    Raises:
+        SessionError: on every rank, if this is not possible on one of them.
+    """
+    failure, found = None, {}
+    try:
+        found = {name: part for name, part in components.items() if isinstance(part, Model) and part.materialize()}
+    except SessionError as error:
+        failure = error
+    raise_on_all_ranks(comm, failure)
+    return found
+
+
+def _require_loaded(models: Mapping[str, Model], comm: Communicator) -> None:
+    """Check that the ``models``, which were on the meta device, have been loaded; all ranks must call this.
+
+    Raises:
+        SessionError: on every rank, if one of them has not been loaded, because this is a new run without weights.
+    """
+    empty = [name for name, model in models.items() if not model.is_loaded]
+    failure = None
+    if empty:
+        failure = SessionError(
+            "meta-tensors", f"{empty[0]} is on the meta device, and this new run has no weights for it."
+        )
+    raise_on_all_ranks(comm, failure)
+
+
 def _find(
     components: Mapping[str, Stateful],
     folder: RunFolder,
@@ -270,17 +303,22 @@ def _find(
             _require_fitting(found, components, facts, folder.path)
             require_restorable(found.header, components, data_ranks)
             warn_of_world_size(found.header, comm.world.size)
-        elif weights:
-            found = read_weights(weights, components)
-            log.info("initial weights from %s", ", ".join(map(str, weights.values())))
         return found
 
     while True:
         found = run_on_root(comm, find)
         path = broadcast_json(comm, str(found.folder) if found and found.sharded else None)
         if path is None or not (fault := _damaged_shard(Path(path), comm)):
-            return found
+            break
         damaged[Path(path)] = fault
+
+    def initial() -> Checkpoint | None:
+        if found or not weights:
+            return found
+        log.info("initial weights from %s", ", ".join(map(str, weights.values())))
+        return read_weights(weights, components)
+
+    return run_on_root(comm, initial)
 
 
 def _damaged_shard(checkpoint: Path, comm: Communicator) -> str:

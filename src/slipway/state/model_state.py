@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +15,12 @@ from slipway.base.errors import SessionError, warn
 from slipway.checkpoint.shards import is_sharded
 from slipway.dist.data_ranks import fsdp_groups
 from slipway.state.loadable import Mismatch, differences, empty_buffers, named, shapes_of
+from slipway.state.meta_tensors import has_meta_tensors, materialize
 from slipway.state.wrappers import is_kind, plain_name, unwrap, wrapped_child
 
 log = logging.getLogger(__name__)
+
+V = TypeVar("V")
 
 
 class Model:
@@ -54,6 +57,33 @@ class Model:
         """Whether the module has DTensors; a forward pass makes those of ``fully_shard`` plain tensors for a while."""
         tensors = itertools.chain(self.module.parameters(), self.module.buffers())
         return any(map(fsdp_groups, self.module.modules())) or any(map(is_sharded, tensors))
+
+    def materialize(self) -> bool:
+        """Give tensors on the meta device memory; return whether there are any, so that a load must follow.
+
+        Raises:
+            SessionError: if this is not possible.
+        """
+        if not has_meta_tensors(self.module):
+            return False
+        materialize(self._name, self.module)
+        return True
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether a state was loaded."""
+        return self._loads > 0
+
+    def with_tied(self, state_dict: Mapping[str, V]) -> dict[str, V]:
+        """Return ``state_dict`` with an entry for each name of a tied parameter: files hold one of its names."""
+        names: dict[int, list[str]] = {}
+        for name, parameter in self.module.named_parameters(remove_duplicate=False):
+            names.setdefault(id(parameter), []).append(plain_name(self.module, name))
+        found = dict(state_dict)
+        for tied in names.values():
+            if given := [name for name in tied if name in state_dict]:
+                found |= {name: state_dict[given[0]] for name in tied if name not in state_dict}
+        return found
 
     def layouts(self, _saved: object) -> Callable[[str], Tensor | None]:
         """Return the function that returns the parameter or buffer of a name."""

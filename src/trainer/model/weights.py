@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import nn
 
-from slipway.capture.weights import WeightsError, fitted, read_file
+from slipway.capture.weight_files import WeightsError, fitted, read_state_dict
 from trainer.config.errors import ConfigError
 
 
@@ -22,7 +22,7 @@ def load_weights(model: nn.Module, path: str) -> None:
     """
     own = model.state_dict()
     try:
-        given = fitted(read_file(Path(path)), own)
+        given = fitted(read_state_dict(Path(path)), own)
     except WeightsError as error:
         raise ConfigError("bad-weights", f"--weights {path} {error}") from error
     head = {name for name in own if name.rpartition(".")[0] == list(own)[-1].rpartition(".")[0]}
