@@ -84,14 +84,15 @@ class Session:
 
         Args:
             model: a module: bare, compiled, sharded by ``fully_shard``, or wrapped in DistributedDataParallel or
-                DataParallel. It is saved without the wrapper.
+                DataParallel. It is saved without the wrapper. A sharded module may be on the meta device: it is filled
+                from ``weights`` or the checkpoint.
             optimizer: an optimizer of ``torch.optim``, of Horovod, or one with the same methods.
             scheduler: a learning-rate scheduler.
             scaler: a ``torch.amp.GradScaler``.
             extra: any other object with ``state_dict`` and ``load_state_dict``, or a random generator of torch, numpy
                 or Python.
-            weights: a .pt, .pth or .safetensors file with the model's initial weights, used only if the run folder
-                holds no run yet. For several models, a dictionary of such files by model name.
+            weights: the model's initial weights, used only if the run folder holds no run yet: a .pt, .pth or
+                .safetensors file, or a Hugging Face folder. For several models, a dictionary of these by model name.
             folder: the run folder. Default: RUN_DIR, which job scripts set, or else runs/ and the script's name.
             seed: the seed of all random numbers. A run cannot be resumed with another seed. Default:
                 ``torch.initial_seed()`` of rank 0. The run folder records it, and later attempts use the recorded seed.

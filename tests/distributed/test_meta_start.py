@@ -1,4 +1,4 @@
-"""Models built on the meta device and sharded: filled from a Hugging Face folder, of which each rank reads its parts."""
+"""Sharded models on the meta device, filled from a Hugging Face folder of which each rank reads its parts."""
 
 import json
 

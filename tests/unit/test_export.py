@@ -9,9 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from messages import assert_error, assert_warning
 from slipway.__main__ import main
+from slipway.checkpoint import export_folder
 from slipway.checkpoint.header import Header, Metric, Position
 from slipway.checkpoint.stateful import capture
 from slipway.checkpoint.store import CheckpointStore
@@ -153,11 +155,55 @@ def test_non_tensor_state_is_exported_only_to_pt_file(tmp_path, capsys):
     assert_error(capsys.readouterr().err, "not-only-tensors", "_extra_state", ".pt")
 
 
+@pytest.mark.parametrize("max_file_bytes", [1 << 30, 40_000])
+def test_folder_is_loaded_by_transformers(max_file_bytes, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(export_folder, "MAX_FILE_BYTES", max_file_bytes)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    model = LlamaForCausalLM(LlamaConfig(**sizes, vocab_size=64, tie_word_embeddings=True))
+    saved(tmp_path / "run", 1, {"model": Fixed({name: value.clone() for name, value in model.state_dict().items()})})
+    (tmp_path / "own").mkdir()
+    model.config.save_pretrained(tmp_path / "own")
+    (tmp_path / "text").write_text("mine")
+    target = tmp_path / "v1.5"
+    extra = [str(tmp_path / "own"), str(tmp_path / "text")]
+    assert main(["export", str(tmp_path / "run"), f"{target}/", "--extra", *extra]) == 0
+    assert capsys.readouterr().out == f"{target}/: model at step 1\n"
+    names = {file.name for file in target.iterdir()}
+    assert {"config.json", "text"} < names
+    assert ("model.safetensors.index.json" in names) == (max_file_bytes < 1 << 30)
+    assert not [file for file in target.glob("*.safetensors") if file.stat().st_size > max_file_bytes + 4096]
+    loaded = LlamaForCausalLM.from_pretrained(target).state_dict()
+    assert all(torch.equal(loaded[name], value) for name, value in model.state_dict().items())
+
+
+def test_folder_holds_tensors_of_one_model(tmp_path, capsys):
+    saved(tmp_path, 1, {"model.a": filled(5), "model.b": Versioned(1, 1)})
+    assert main(["export", str(tmp_path), str(tmp_path / "out")]) == 78
+    assert_error(capsys.readouterr().err, "several-models", "--model", "a, b")
+    assert main(["export", str(tmp_path), str(tmp_path / "out"), "--model", "b"]) == 78
+    assert_error(capsys.readouterr().err, "not-only-tensors", "_extra_state")
+    assert main(["export", str(tmp_path), str(tmp_path / "out"), "--model", "a"]) == 0
+    assert first(load_file(tmp_path / "out" / "model.safetensors")) == [5]
+
+
+def test_full_disk_leaves_no_folder(run, capsys):
+    saved(run, 4, {"model": nn.Linear(100, 100)})
+    with file_size_limit(1000):
+        assert main(["export", str(run), str(run / "out/")]) == 1
+    assert_error(capsys.readouterr().err, "disk-full", run / "out", os.strerror(errno.EFBIG))
+    assert not list(run.glob("*out*"))
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
         (["run", "run/status.json"], (2, "export-format", ".pt", ".pth", ".safetensors")),
-        (["run"], (2, "bad-arguments", "FILE")),
+        (["run"], (2, "bad-arguments", "TARGET")),
+        (["run", "weights.pt", "--extra", "there.pt"], (2, "export-format", "weights.pt", "--extra")),
+        (["run", "out", "--extra", "gone.json"], (1, "cannot-read", "gone.json")),
+        (["run", "v1.5/", "--extra", "there.pt", "other/there.pt"], (78, "file-exists", "there.pt")),
+        (["run", "there.pt/"], (78, "file-exists", "there.pt")),
+        (["run", "v1.5"], (2, "export-format", "v1.5", "/")),
         (["run", "there.pt"], (78, "file-exists", "there.pt")),
         (["none", "weights.pt"], (78, "no-checkpoint", "none", "manifest.json")),
         (["run", "none/weights.pt"], (78, "cannot-write", "none/weights.pt", os.strerror(errno.ENOENT))),
@@ -168,7 +214,9 @@ def test_non_tensor_state_is_exported_only_to_pt_file(tmp_path, capsys):
 def test_export_errors_are_one_line_and_leave_no_file(words, expected, run, capsys, monkeypatch):
     monkeypatch.chdir(run.parent)
     saved(run.parent / "plain", 1, {"model": filled(1)})
-    (run.parent / "there.pt").write_bytes(b"mine")
+    for there in (run.parent / "there.pt", run.parent / "other" / "there.pt"):
+        there.parent.mkdir(exist_ok=True)
+        there.write_bytes(b"mine")
     before = sorted(run.parent.rglob("*"))
     try:
         found = main(["export", *words])

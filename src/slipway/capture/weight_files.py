@@ -35,7 +35,8 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
         WeightsError: if it cannot be read, cannot be read safely, or holds no state_dict.
     """
     found = saved_tensors(path)
-    return _torch_file(path) if found is None else {name: read(each) for name, each in found.items()}
+    files = SavedTensors(Path("/"), {})
+    return _torch_file(path) if found is None else {name: files.read_tensor(each) for name, each in found.items()}
 
 
 def saved_tensors(path: Path) -> dict[str, SavedTensor] | None:
@@ -48,22 +49,25 @@ def saved_tensors(path: Path) -> dict[str, SavedTensor] | None:
     """
     if not path.is_dir() and path.suffix != ".safetensors":
         return None
-    files: Mapping[Path, Iterable[str] | None] = {path: None}
     try:
-        if path.is_dir():
-            files = _files_of(path)
-        found: dict[str, SavedTensor] = {}
-        for file, names in files.items():
-            read_head(file, limit=1)  # fails for a FIFO, on which the readers would block
-            held = in_safetensors(file.absolute())
-            if missing := sorted({*(names or ())} - held.keys()):
-                raise WeightsError(f"lacks {missing[0]}, which its index places in {file.name}")
-            found |= held if names is None else {name: held[name] for name in names}
+        files = _files_of(path) if path.is_dir() else {path: None}
+        held = {file: _tensors_of(file) for file in files}
     except WeightsError:
         raise
     except Exception as error:  # for a damaged file the readers raise many types
         raise _unreadable(error) from error
+    found: dict[str, SavedTensor] = {}
+    for file, names in files.items():
+        for name in held[file] if names is None else names:
+            if name not in held[file]:
+                raise WeightsError(f"lacks {name}, which its index places in {file.name}")
+            found[name] = held[file][name]
     return found
+
+
+def _tensors_of(file: Path) -> dict[str, SavedTensor]:
+    read_head(file, limit=1)  # fails for a FIFO, on which the readers would block
+    return in_safetensors(file.absolute())
 
 
 def _files_of(folder: Path) -> Mapping[Path, Iterable[str] | None]:
@@ -105,12 +109,6 @@ def _torch_file(path: Path) -> dict[str, Tensor]:
 def _unreadable(error: Exception) -> WeightsError:
     reason = (str(error) or type(error).__name__).splitlines()[0]
     return WeightsError(f"cannot be read: {reason}")
-
-
-def read(saved: SavedTensor) -> Tensor:
-    """Return a tensor of ``saved_tensors``, on the CPU."""
-    place = "", ""
-    return SavedTensors(Path("/"), {place: saved}).read(place)
 
 
 def fitted(given: Mapping[str, V], own: Iterable[str]) -> dict[str, V]:

@@ -63,7 +63,9 @@ def read_weights(files: Mapping[str, Path], components: Mapping[str, Stateful]) 
         model = cast("Model", components[name])
         try:
             saved = saved_tensors(path) if in_parts else None
-            found = read_state_dict(path) if saved is None else {key: _without_data(each) for key, each in saved.items()}
+            found = (
+                read_state_dict(path) if saved is None else {key: _without_data(each) for key, each in saved.items()}
+            )
         except WeightsError as error:
             raise SessionError("bad-weights", f"weights {path} {error}") from error
         own = [*model.state_dict()]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors.torch import save_file
@@ -22,12 +23,11 @@ from slipway.checkpoint.format import Checkpoint
 from slipway.checkpoint.stateful import join
 from slipway.checkpoint.store import read_best, read_newest
 
+V = TypeVar("V")
+
 AVERAGE = "ema"
 """Name of the trainer's averaged weights."""
-
-
 SAFETENSORS = ".safetensors"
-
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """Error numbers of a full file system or an exceeded limit."""
 
@@ -50,19 +50,31 @@ def export(run: Path, target: Path, *, best: bool, model: str | None) -> str:
         SlipwayError, OSError: if there are no such weights, or they cannot be written; ``target`` is then unchanged.
     """
     require_new(target)
+    found = find(run, best=best)
+    states = {name: _state(found, component) for name, component in models(found, model).items()}
+    only = next(iter(states.values())) if len(states) == 1 else None
+    if only is None and target.suffix == SAFETENSORS:
+        raise several_models("a .safetensors file", states)
+    write(target, states if only is None else only)
+    return f"{', '.join(states)} at step {found.header.position.step}"
+
+
+def find(run: Path, *, best: bool) -> Checkpoint:
+    """Return the newest or the best valid checkpoint of a run folder, or a checkpoint that ``run`` names.
+
+    Raises:
+        SlipwayError: if there is none.
+    """
     if best and not (run / CHECKPOINTS / BEST).exists():
         raise ExportError(
             "no-best-checkpoint", f"{run} has no best checkpoint, because the run recorded no metric to compare."
         )
-    found = read_best(run / CHECKPOINTS) if best else read_newest(run)
-    states = _states(found, model)
-    only = next(iter(states.values())) if len(states) == 1 else None
-    if only is None and target.suffix == SAFETENSORS:
-        raise ExportError(
-            "several-models", f"a .safetensors file holds one model: set --model to one of {', '.join(states)}."
-        )
-    write(target, states if only is None else only)
-    return f"{', '.join(states)} at step {found.header.position.step}"
+    return read_best(run / CHECKPOINTS) if best else read_newest(run)
+
+
+def several_models(target: str, names: Iterable[str]) -> ExportError:
+    """Return the error for several models in one ``target``."""
+    return ExportError("several-models", f"{target} holds one model: set --model to one of {', '.join(names)}.")
 
 
 def require_new(target: Path) -> None:
@@ -84,10 +96,18 @@ def write(target: Path, content: dict[str, Any], *, metadata: dict[str, str] | N
     """
     save: Callable[[Path], None] = functools.partial(_save, content)
     if target.suffix == SAFETENSORS:
-        save = functools.partial(save_file, _tensors(content), metadata=metadata)
+        save = functools.partial(save_file, require_tensors(content, Tensor), metadata=metadata)
+    with writing(target), replacing(target) as temporary:
+        save(temporary)
+
+
+@contextlib.contextmanager
+def writing(target: Path) -> Iterator[None]:
+    """Raise an ExportError for an error in the body, which writes ``target``."""
     try:
-        with replacing(target) as temporary:
-            save(temporary)
+        yield
+    except SlipwayError:
+        raise
     except Exception as error:  # torch and safetensors have their own errors for a full disk
         if full := set(_error_numbers(error)) & FULL:
             reason = os.strerror(min(full))
@@ -113,29 +133,40 @@ def _error_numbers(error: BaseException | None) -> Iterator[int]:
         error = error.__cause__ or error.__context__
 
 
-def _states(found: Checkpoint, model: str | None) -> dict[str, dict[str, Any]]:
-    """Return the state_dict of each model in ``found`` by name, or only of ``model`` if it is not None."""
+def models(found: Checkpoint, model: str | None) -> dict[str, str]:
+    """Return the components of the models in ``found`` by the models' names, or only that of ``model``.
+
+    Raises:
+        ExportError: if there is no such model.
+    """
     saved = sorted(found.components)
-    models = {name.removeprefix("model."): name for name in saved if re.match(r"model(\.|$)", name)}
-    average = {AVERAGE: AVERAGE} if AVERAGE in saved else {}
-    known = models | average
-    components = models if model is None else {model: known[model]} if model in known else {}
-    if not components:
+    own = {name.removeprefix("model."): name for name in saved if re.match(r"model(\.|$)", name)}
+    if model is None and own:
+        return own
+    known = own | ({AVERAGE: AVERAGE} if AVERAGE in saved else {})
+    if model not in known:
         of = f"the models {', '.join(known)}" if known else "none"
         raise ExportError("no-such-model", f"the checkpoint has no model{f' {model}' if model else ''}: it holds {of}.")
-    states = {
-        name: join(found.whole(component), found.header.trees.get(component)) for name, component in components.items()
-    }
-    if components.get(AVERAGE) == AVERAGE:
-        states[AVERAGE].pop("n_averaged", None)  # number of averaged steps: not a tensor of the model
-    return states
+    return {model: known[model]}
 
 
-def _tensors(state: dict[str, Any]) -> dict[str, Tensor]:
-    """Return ``state``; raise an ExportError if it holds anything but tensors."""
-    if other := [name for name, value in state.items() if not isinstance(value, Tensor)]:
+def _state(found: Checkpoint, component: str) -> dict[str, Any]:
+    return state_dict(component, found.whole(component), found.header.trees.get(component))
+
+
+def state_dict(component: str, tensors: Mapping[str, V], tree: Any) -> dict[str, Any]:
+    """Return the state_dict of a model, of its ``tensors`` and the rest of its state, ``tree``."""
+    state = join(tensors, tree)
+    if component == AVERAGE:
+        state.pop("n_averaged", None)  # number of averaged steps: not a tensor of the model
+    return state
+
+
+def require_tensors(state: dict[str, Any], kind: type[V]) -> dict[str, V]:
+    """Return ``state``; raise an ExportError if it holds anything but tensors, each of the class ``kind``."""
+    if other := [name for name, value in state.items() if not isinstance(value, kind)]:
         raise ExportError(
             "not-only-tensors",
-            f"the model's state holds more than tensors ({other[0]}), so it needs a .pt file instead of .safetensors.",
+            f"the model's state holds more than tensors ({other[0]}), so it needs a .pt file instead of safetensors.",
         )
     return state

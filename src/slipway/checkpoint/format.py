@@ -25,7 +25,15 @@ from slipway.base.contract import BEST, LATEST, checkpoint_folder
 from slipway.base.errors import warn
 from slipway.base.files import sync_folder, write_json
 from slipway.checkpoint.header import SCHEMA, SHARDED_SCHEMA, Header, from_manifest, to_manifest
-from slipway.checkpoint.saved_tensors import Entry, SavedTensors, missing_elements, sharded_tensors
+from slipway.checkpoint.saved_tensors import (
+    Entry,
+    Piece,
+    SavedTensor,
+    SavedTensors,
+    missing_elements,
+    sharded_tensors,
+)
+from slipway.checkpoint.shards import whole
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +70,19 @@ class Checkpoint:
     def components(self) -> set[str]:
         """Names of the components whose state the checkpoint holds."""
         return {*self.tensors, *self.header.trees, *(self.sharded.components if self.sharded else ())}
+
+    @property
+    def on_disk(self) -> SavedTensors:
+        """All tensors of a checkpoint on disk, as they are stored in its folder."""
+        assert self.folder
+        unsharded = {
+            (component, name): SavedTensor(
+                tuple(tensor.shape), tensor.dtype, [Piece(whole(tensor.shape), f"{component}.safetensors", name)]
+            )
+            for component, named in self.tensors.items()
+            for name, tensor in named.items()
+        }
+        return SavedTensors(self.folder, {**unsharded, **(self.sharded.tensors if self.sharded else {})})
 
     def whole(self, component: str) -> dict[str, Tensor]:
         """Return the tensors of ``component``, read from disk if they were saved in shards."""
@@ -215,14 +236,15 @@ def read_header(path: Path) -> Header:
         DamagedError: if the manifest is missing, damaged, or of another schema.
         OSError: if the disk does not respond.
     """
-    return _read_manifest(path)[0]
+    return read_manifest(path)[0]
 
 
-def _read_manifest(path: Path) -> tuple[Header, dict[str, Any], SavedTensors | None]:
+def read_manifest(path: Path) -> tuple[Header, dict[str, Any], SavedTensors | None]:
     """Return the header of the checkpoint ``path``, size and digest of its files by name, and its sharded tensors.
 
     Raises:
         DamagedError: if the manifest is missing, damaged, or of another schema.
+        OSError: if the disk does not respond.
     """
     try:
         manifest = dict(json.loads(read_whole(path / MANIFEST)))
@@ -256,7 +278,7 @@ def verify(path: Path, *, with_shards: bool = True) -> Checkpoint:
         DamagedError: as ``read_header`` does, or if a file is missing, has another size, or has another digest.
         OSError: if the disk does not respond.
     """
-    header, files, sharded = _read_manifest(path)
+    header, files, sharded = read_manifest(path)
     for name, expected in files.items():
         try:
             size = (path / name).stat().st_size
@@ -292,7 +314,7 @@ def read_sharded(path: Path) -> SavedTensors | None:
     Raises:
         DamagedError, OSError: as ``read_header`` does.
     """
-    return _read_manifest(path)[2]
+    return read_manifest(path)[2]
 
 
 def _digest(manifest: dict[str, Any]) -> str:

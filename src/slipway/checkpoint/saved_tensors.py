@@ -64,6 +64,11 @@ class SavedTensor(NamedTuple):
     dtype: torch.dtype
     pieces: Sequence[Piece]
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole tensor."""
+        return whole(self.shape).elements * self.dtype.itemsize
+
 
 Entry = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """The manifest's entry for sharded tensors: shape, dtype and pieces, by component and name."""
@@ -150,7 +155,10 @@ class SavedTensors:
             OSError: if a file cannot be read.
             ValueError: if a file does not hold the tensor.
         """
-        saved = self.tensors[place]
+        return self.read_tensor(self.tensors[place], box)
+
+    def read_tensor(self, saved: SavedTensor, box: Box | None = None) -> Tensor:
+        """Return the elements of ``saved``, a tensor in this folder, as ``read`` does."""
         box = whole(saved.shape) if box is None else box
         found = torch.empty(box.size, dtype=saved.dtype)
         for piece in saved.pieces:

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from slipway.base.errors import SessionError, SlipwayError
 from slipway.checkpoint.format import Checkpoint, Tensors
 from slipway.checkpoint.header import Header, from_manifest, to_manifest
-from slipway.checkpoint.saved_tensors import Piece, SavedTensor, SavedTensors, sharded_tensors
+from slipway.checkpoint.saved_tensors import SavedTensors, sharded_tensors
 from slipway.checkpoint.shards import Box, Place, is_sharded, local_box, local_part, sharded_like, whole
-from slipway.checkpoint.values import DICTIONARIES, SETS, WITH_OPTIONS, kind_of, make, obstacle, options_of
 from slipway.checkpoint.store import reading
+from slipway.checkpoint.values import DICTIONARIES, SETS, WITH_OPTIONS, kind_of, make, obstacle, options_of
 from slipway.dist.collectives import as_bytes, broadcast_json, raise_on_all_ranks
 from slipway.dist.communicator import Communicator
 
@@ -155,17 +155,7 @@ def restore(
 
 def _on_disk(found: Checkpoint, components: Mapping[str, Stateful]) -> SavedTensors | None:
     """Return the tensors that each rank reads from disk: none, the sharded ones, or all tensors of a checkpoint."""
-    sharded = found.sharded
-    if not found.folder or not (sharded or has_shards(components)):
-        return sharded
-    own = {
-        (component, name): SavedTensor(
-            tuple(tensor.shape), tensor.dtype, [Piece(whole(tensor.shape), f"{component}.safetensors", name)]
-        )
-        for component, named in found.tensors.items()
-        for name, tensor in named.items()
-    }
-    return SavedTensors(found.folder, {**own, **(sharded.tensors if sharded else {})})
+    return found.on_disk if found.folder and (found.sharded or has_shards(components)) else found.sharded
 
 
 def _restore_one(name: str, component: Stateful, source: Source, own_rank: int | None) -> None:
@@ -335,7 +325,7 @@ def split(
     return {name: tensor.detach() for name, tensor in tensors.items()}, tree
 
 
-def join(tensors: Mapping[str, Tensor], tree: Any) -> dict[Any, Any]:
+def join(tensors: Mapping[str, Any], tree: Any) -> dict[Any, Any]:
     """Return the state that ``split`` split into ``tensors`` and ``tree``."""
     state: dict[Any, Any] = dict(tensors) if tree is None else _state(tree, tensors)
     return state
@@ -389,7 +379,7 @@ def _require_plain(value: Any, place: str) -> Any:
     return value
 
 
-def _state(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
+def _state(tree: Any, tensors: Mapping[str, Any]) -> Any:
     if not isinstance(tree, dict):
         return tree
     ((kind, content),) = tree.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,14 +32,15 @@ def materialize(name: str, module: nn.Module) -> None:
         SessionError: if the module is not sharded, so that its device is unknown, or if a buffer is on the meta device
             that no state_dict holds.
     """
-    meshes = [tensor.device_mesh for tensor in module.parameters() if is_sharded(tensor)]
-    if not meshes:
+    parameters: list[Any] = [tensor for tensor in module.parameters() if is_sharded(tensor)]
+    if not parameters:
         raise SessionError("meta-tensors", f"{name} is on the meta device and not sharded.")
-    if lost := [path for path in _unsaved_buffers(module)]:
+    if lost := [*_unsaved_buffers(module)]:
         raise SessionError(
-            "meta-tensors", f"{name}: the buffer {lost[0]} is on the meta device, and no file holds it (persistent=False)."
+            "meta-tensors",
+            f"{name}: the buffer {lost[0]} is on the meta device, and no file holds it (persistent=False).",
         )
-    device = torch.device("cpu" if _is_offloaded(module) else meshes[0].device_type)
+    device = torch.device("cpu" if _is_offloaded(module) else parameters[0].device_mesh.device_type)
 
     def filled(tensor: Tensor) -> Tensor:
         return torch.empty_like(tensor, device=device) if tensor.is_meta else tensor.detach()
