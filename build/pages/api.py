@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from jobgen import Job, JobgenError, SubmittedRun
 from pages.markdown import GENERATED, markdown_of
-from slipway import PackedImages, Sampler, Session, SessionError, Stopped, peek
+from slipway import PackedImages, Sampler, Session, SessionError, Stopped, clip_grad_norm_, peek
 from slipway.lightning import SlipwayCallback
 from slipway.run.program import Program
 
@@ -22,6 +22,7 @@ PUBLIC = (
     ("slipway", Session, Program),  # the run calls its methods
     ("slipway", Sampler, Sampler.__base__),
     ("slipway", peek, None),
+    ("slipway", clip_grad_norm_, None),
     ("slipway", PackedImages, PackedImages.__base__),
     ("slipway", Stopped, SystemExit),
     ("slipway", SessionError, Exception),
@@ -64,6 +65,6 @@ def signature_of(name: str, member: object) -> str:
     text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(inspect.signature(member)))
     text = name + re.sub(r"^\(self(, )?", "(", text)
     if len(text) > COLUMNS:
-        text = re.sub(r", (?=\*{0,2}\w+:|\*,|/,)|(?<=\()(?=\*)", lambda found: f"{found[0].strip()}\n    ", text)
+        text = re.sub(r", (?=\*{0,2}\w+:|\*,|/,)|(?<=\()(?=\*|\w+: )", lambda found: f"{found[0].strip()}\n    ", text)
         text = re.sub(r"\)( -> .*)?$", r",\n)\1", text)
     return f"```python\n{text}\n```"

@@ -1,8 +1,9 @@
 """Training runs that stop, resume and requeue safely. Importing this package does not import torch.
 
 The public API is ``Session``, ``Sampler``, ``peek``, ``Stopped`` and ``SessionError`` (docs/howto/session.md),
-``PackedImages`` (docs/howto/packed-data.md), and ``slipway.lightning.SlipwayCallback`` (docs/howto/frameworks.md). All
-other modules are internal to these, the trainer and jobgen, and may change with each version.
+``clip_grad_norm_`` (docs/howto/fsdp.md), ``PackedImages`` (docs/howto/packed-data.md), and
+``slipway.lightning.SlipwayCallback`` (docs/howto/frameworks.md). All other modules are internal to these, the trainer
+and jobgen, and may change with each version.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from slipway.run.program import Stopped as Stopped
     from slipway.script.peek import peek as peek
     from slipway.session import Session as Session
+    from slipway.state.clipping import clip_grad_norm_ as clip_grad_norm_
 
 HOME = {
     "PackedImages": "data.packed",
@@ -24,11 +26,12 @@ HOME = {
     "Session": "session",
     "SessionError": "base.errors",
     "Stopped": "run.program",
+    "clip_grad_norm_": "state.clipping",
     "peek": "script.peek",
 }
 """Module of each public name. Most of these modules import torch."""
 
-__all__ = ["PackedImages", "Sampler", "Session", "SessionError", "Stopped", "peek"]
+__all__ = ["PackedImages", "Sampler", "Session", "SessionError", "Stopped", "clip_grad_norm_", "peek"]
 
 
 def __getattr__(name: str) -> Any:
