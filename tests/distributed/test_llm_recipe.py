@@ -1,0 +1,64 @@
+"""The language-model recipe examples/llm/train.py: it trains, resumes exactly, and resumes on other numbers of ranks."""
+
+import os
+import signal
+import sys
+
+import pytest
+
+from session_runs import content, differences, records, saved_step
+from support import INSIDE, ROOT, launch_words, started, status
+
+SCRIPT = ROOT / "examples" / "llm" / "train.py"
+PRELOAD = ["transformers.models.llama.modeling_llama", "transformers.models.gpt2.tokenization_gpt2"]
+SMALL = ["--vocabulary", "300", "--sequence", "16", "--batch", "12", "--micro-batch", "2", "--lr", "0.005"]
+TEXT = "".join(f"{number * number % 7} and {number % 5} are numbers.\n" for number in range(300))
+
+
+@pytest.fixture
+def text(tmp_path):
+    """Return a text file of about 250 sequences."""
+    path = tmp_path / "mine.txt"
+    path.write_text(TEXT)
+    return path
+
+
+def attempt(folder, ranks, text, *flags):
+    alone = [*INSIDE, "python" if INSIDE else sys.executable, str(SCRIPT)]
+    words = alone if ranks == 1 else launch_words("forked", ranks, program=[str(SCRIPT)])[:-1]
+    log = folder.with_name(f"{folder.name}.{saved_step(folder)}.log")
+    flags = ["--text", str(text), *SMALL, *flags]
+    return started([*words, *flags], log, preload=PRELOAD, RUN_DIR=str(folder))
+
+
+def finish(folder, ranks, text, *flags, code=0):
+    with attempt(folder, ranks, text, *flags) as launch:
+        assert launch.wait() == code, launch.output
+    return launch.output
+
+
+def stop(folder, ranks, text, *flags):
+    """Start the recipe and stop it after its first save."""
+    with attempt(folder, ranks, text, *flags) as launch:
+        launch.until(lambda: saved_step(folder) > 0, "checkpoint")
+        os.kill(launch.rank_pids(0)[0], signal.SIGTERM)
+        assert launch.wait() == 0, launch.output
+    assert status(folder)["state"] == "stopped"
+
+
+def losses(folder):
+    return [record["loss"] for record in records(folder) if record["kind"] == "validation"]
+
+
+def test_recipe_reads_as_one_page():
+    assert len(SCRIPT.read_text().splitlines()) <= 150
+
+
+def test_own_text_is_learned_and_a_stopped_run_ends_with_the_same_bits(tmp_path, text):
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    finish(whole, 2, text)
+    assert len(losses(whole)) == 3
+    assert losses(whole)[-1] < losses(whole)[0]
+    stop(stopped, 2, text)
+    finish(stopped, 2, text)
+    assert differences(content(whole), content(stopped)) == []
