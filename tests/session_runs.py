@@ -9,7 +9,7 @@ import torch
 from support import INSIDE, ROOT, launch_words, started
 
 SCRIPTS = ROOT / "tests" / "scripts" / "session"
-TIMES = {"elapsed", "steps_per_second"}
+TIMES = {"elapsed", "steps_per_second", "tokens_per_second"}
 
 
 def words(name, ranks, *flags):
@@ -49,6 +49,8 @@ def content(folder):
     manifest = json.loads((checkpoint / "manifest.json").read_text())
     manifest["position"].pop("elapsed")
     manifest["facts"]["feed"].pop("changed")  # relative to the start of the attempt
+    window = manifest["facts"]["window"]
+    manifest["facts"]["window"] = [{name: part[name] for name in part if name not in TIMES} for part in window]
     return found | {key: manifest[key] for key in ("position", "metric", "facts", "trees")}
 
 

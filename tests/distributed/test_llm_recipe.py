@@ -62,3 +62,11 @@ def test_own_text_is_learned_and_a_stopped_run_ends_with_the_same_bits(tmp_path,
     stop(stopped, 2, text)
     finish(stopped, 2, text)
     assert differences(content(whole), content(stopped)) == []
+
+
+@pytest.mark.parametrize("ranks", [pytest.param(ranks, marks=pytest.mark.prove) for ranks in (1, 3)])
+def test_stopped_run_ends_on_another_number_of_ranks(tmp_path, text, ranks):
+    stop(tmp_path / "run", 2, text)
+    finish(tmp_path / "run", ranks, text)
+    assert losses(tmp_path / "run")[-1] < losses(tmp_path / "run")[0]
+    assert status(tmp_path / "run")["state"] == "done"

@@ -149,7 +149,7 @@ def _of_library(value: Any) -> bool:
 
 
 PARTS: dict[type | tuple[type, ...], Callable[[Any], Iterable[Any]]] = {
-    dict: lambda value: _first(value.values()),
+    dict: lambda value: _first(dict.values(value)),  # the method of transformers' lazy mappings imports all models
     (list, tuple, set, frozenset, deque): _first,
     FunctionType: _used_by,
     MethodType: lambda value: (value.__self__, value.__func__),
