@@ -64,8 +64,11 @@ def sync_folder(folder: Path) -> None:
 
 
 def replace_symlink(link: Path, target: str) -> None:
-    """Atomically point the symbolic link ``link`` to ``target``."""
-    temporary = link.with_name(f".{link.name}.{os.getpid()}")
+    """Atomically point the symbolic link ``link`` to ``target``; only one process may do so at a time.
+
+    The temporary name is always the same: a call removes what a process that was killed in an earlier call has left.
+    """
+    temporary = link.with_name(f".{link.name}.new")
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(target)
     try:
