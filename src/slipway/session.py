@@ -18,6 +18,7 @@ from slipway.capture.data_parallel import undo_pass
 from slipway.capture.weights import load_best, named_weights
 from slipway.checkpoint.header import Metric
 from slipway.checkpoint.sharded_save import ShardWriter
+from slipway.checks.replicas import require_equal_replicas
 from slipway.checks.unsaved_optimizers import require_saved_parameters
 from slipway.dist.existing_group import require_joined
 from slipway.rng.seeding import Purpose
@@ -205,6 +206,8 @@ class Session:
                 )
             )
             require_peeked_position(opened.folder.path, opened.found.position, opened.comm)
+            if opened.objects.is_sharded:
+                require_equal_replicas(self._objects["model"], opened.comm)
             models, optimizers = self._objects["model"].values(), self._objects["optimizer"].values()
             self._script = SessionProgram(
                 opened,
@@ -228,8 +231,7 @@ class Session:
                 shards=ShardWriter(opened.comm) if self._script.is_sharded else None,
             )
             stack.enter_context(self._run.mark_errors())
-            ranks = opened.comm.world.size
-            self._loops = stack.enter_context(open_loops(self._script, self._run, self._objects, ranks=ranks))
+            self._loops = stack.enter_context(open_loops(self._script, self._run, self._objects, opened.comm))
             Session._is_open = True
             stack.callback(setattr, Session, "_is_open", False)
             announce(self._objects, start=self._run.start, world=opened.comm.world, folder=self.folder)
@@ -250,6 +252,7 @@ class Session:
         with self._stack:
             if not self._loops.have_ended:
                 self._loops.end()
+            self._loops.shared_forward.agree("the end of the session")
             self._run.conclude()
 
     def epochs(self, total: int) -> Iterator[int]:

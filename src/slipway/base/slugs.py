@@ -1361,6 +1361,18 @@ GROUPS: Dict[str, Dict[str, Message]] = {
             "Some ranks call `session.batches` and others do not, as in a validation on rank 0 only.",
             "Call it on all ranks. On one rank only, iterate the loader itself.",
         ),
+        "uneven-batches": Message(
+            EXIT_FAILED,
+            "The ranks of a model with `fully_shard` have different numbers of batches in a pass of `session.batches`. "
+            "Those with more would wait forever for the others.",
+            "Use `slipway.Sampler`, or give each rank the same number of batches.",
+        ),
+        "uneven-forward": Message(
+            EXIT_FAILED,
+            "Some ranks call a model with `fully_shard` after `session.batches`, and others do not, as in an "
+            "evaluation on rank 0 only. They would wait for each other forever.",
+            "Call the model on all ranks, equally often, and use the result on one of them.",
+        ),
         "nested-loops": Message(
             EXIT_FAILED,
             "`session.steps` and `session.epochs`, or `session.batches`, are nested in each other.",
@@ -1379,7 +1391,8 @@ GROUPS: Dict[str, Dict[str, Message]] = {
             EXIT_CONFIG,
             "An optimizer trains parameters of a module that was not passed to the Session, so the Session would not "
             "save them.",
-            "Pass that module too, or a single tensor as `nn.ParameterList([tensor])`.",
+            "Pass that module too, or a single tensor as `nn.ParameterList([tensor])`. Create an optimizer after "
+            "`fully_shard`, which replaces the parameters.",
         ),
         "optimizer-not-given": Message(
             WARNING,
@@ -1448,7 +1461,8 @@ GROUPS: Dict[str, Dict[str, Message]] = {
         "sharded-model": Message(
             EXIT_FAILED,
             "A model or an optimizer is sharded in a way that a Session cannot save: by FullyShardedDataParallel, "
-            "DeepSpeed or ZeroRedundancyOptimizer, or by DTensors on meshes that do not divide the ranks evenly.",
+            "DeepSpeed or ZeroRedundancyOptimizer, or by DTensors on meshes that do not divide the ranks evenly. Or "
+            "the ranks shard it in different ways, or `fully_shard` was not called for all of its trained parameters.",
             "Shard the model with `torch.distributed.fsdp.fully_shard`, and use an optimizer of `torch.optim`. With "
             "tensor parallelism, use one mesh for all parts of the model, such as `init_device_mesh(device, (4, 2), "
             'mesh_dim_names=("dp", "tp"))`.',
@@ -1465,6 +1479,18 @@ GROUPS: Dict[str, Dict[str, Message]] = {
             "Ranks on other nodes do not see the run folder of rank 0, or have another folder under its path. Each "
             "rank of a sharded model writes its own part to the run folder.",
             "Use a run folder on a disk that all nodes share: `Session(folder=...)`, or RUN_DIR of the job.",
+        ),
+        "replicas-differ": Message(
+            EXIT_FAILED,
+            "Ranks that hold the same part of a sharded model (HSDP, or tensor parallelism) begin with different "
+            "values of it. `fully_shard` does not broadcast weights.",
+            "Create the model with the same seed on all ranks: `torch.manual_seed(0)`, or load the same weights.",
+        ),
+        "gradients-not-reduced": Message(
+            EXIT_FAILED,
+            "An optimizer steps, but all gradients of its model wait in `fully_shard`, because "
+            "`set_requires_gradient_sync(False)` is still in force. The step would change nothing.",
+            "Call `model.set_requires_gradient_sync(True)` before the last backward pass before a step.",
         ),
         "gradients-not-saved": Message(
             EXIT_FAILED,

@@ -20,6 +20,7 @@ from slipway.checkpoint.stateful import Restored, Stateful
 from slipway.dist.collectives import all_gather_json
 from slipway.dist.communicator import Communicator
 from slipway.dist.data_ranks import DataRanks
+from slipway.state.optimizer_attributes import parameters_in
 from slipway.state.saved_gradients import SavedGradients
 
 log = logging.getLogger(__name__)
@@ -113,6 +114,21 @@ class SavedObjects:
             everything = {**self._parts, GRADIENTS: self._gradients}
             self._apart = collect(everything, self._replicas, self._comm, warned=self._warned)
         return self._apart.facts
+
+    def require_reduced(self, optimizer: Any) -> None:
+        """Check that a step of ``optimizer`` has gradients, if ``fully_shard`` has computed some.
+
+        Raises:
+            SessionError: if they are not reduced, so that no parameter of the optimizer has one.
+        """
+        if any(parameter.grad is not None for parameter in parameters_in(optimizer)):
+            return
+        if names := self._gradients.unreduced():
+            raise SessionError(
+                "gradients-not-reduced",
+                f"an optimizer steps without gradients, because those of {', '.join(names)} are not reduced over the "
+                "ranks: call set_requires_gradient_sync(True) before the last backward pass before a step.",
+            )
 
     def unreduced_gradients(self) -> dict[str, Any]:
         """Return, as facts for the checkpoint at the end of a run, the models with gradients that it cannot hold."""

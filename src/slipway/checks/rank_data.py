@@ -115,6 +115,8 @@ def _share(loader: Any, ranks: int) -> Share:
     sampler = getattr(batch_sampler, "sampler", None) if batch_sampler is not None else loader.sampler
     if isinstance(sampler, Sampler) or (isinstance(sampler, DistributedSampler) and sampler.num_replicas == ranks):
         return Share.PART
+    if isinstance(sampler, DistributedSampler) and sampler.num_replicas == 1 and len(sampler) == len(sampler.dataset):  # type: ignore[arg-type]
+        return Share.WHOLE
     if type(batch_sampler) not in {BatchSampler, type(None)}:
         return Share.UNKNOWN
     if type(sampler) is RandomSampler:

@@ -14,7 +14,8 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from slipway.base.errors import SessionError, warn
-from slipway.state.optimizer_attributes import parameters_in, tensors_in, values_in
+from slipway.checkpoint.shards import is_sharded
+from slipway.state.optimizer_attributes import address_of, parameters_in, tensors_in, values_in
 from slipway.state.pending_gradients import PendingGradients
 from slipway.state.steps import StepCounter, inner_optimizer
 
@@ -36,15 +37,21 @@ def require_saved_parameters(
     if all(id(parameter) in known for optimizer in optimizers.values() for parameter in parameters_in(optimizer)):
         return
     states = [each.state_dict() for each in extra.values() if hasattr(each, "state_dict")]
-    storages = {tensor.data_ptr() for tensor in (*tensors, *tensors_in(states)) if tensor.numel()}
+    storages = {address_of(tensor) for tensor in (*tensors, *tensors_in(states))} - {0}
     for name, optimizer in optimizers.items():
         groups = getattr(optimizer, "param_groups", ())
         unsaved = [
             f"group {number}, number {place}, {list(parameter.shape)}"
             for number, group in enumerate(groups)
             for place, parameter in enumerate(group["params"])
-            if id(parameter) not in known and not (parameter.numel() and parameter.data_ptr() in storages)
+            if id(parameter) not in known and address_of(parameter) not in storages
         ]
+        if unsaved and any(map(is_sharded, tensors)) and not any(map(is_sharded, parameters_in(optimizer))):
+            raise SessionError(
+                "parameters-not-given",
+                f"{name} trains {len(unsaved)} parameter(s) that are not in the sharded model: fully_shard and "
+                "parallelize_module replace parameters, so create the optimizer after them. Or also pass their module.",
+            )
         if unsaved:
             raise SessionError(
                 "parameters-not-given",
@@ -161,9 +168,9 @@ def _is_saved(inner: Optimizer, seen: Seen) -> bool:
         return True
     saved = [*values_in(outer.state_dict())]
     kept = {id(each) for each in saved if isinstance(each, dict)}
-    storages = {each.data_ptr() for each in saved if isinstance(each, Tensor) and each.numel()}
+    storages = {0, *(address_of(each) for each in saved if isinstance(each, Tensor))}
     return all(
         id(state) in kept
-        or all(isinstance(each, Tensor) and each.data_ptr() in storages for each in state.values() if each is not None)
+        or all(isinstance(each, Tensor) and address_of(each) in storages for each in state.values() if each is not None)
         for state in inner.state.values()
     )

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils.data import DistributedSampler
 
 from slipway.base.environment import World
 from slipway.base.errors import SessionError, StateMismatchError, warn
@@ -15,6 +16,7 @@ from slipway.data.loader_settings import LoaderSettings
 from slipway.data.loading import Origin, Pass, RereadingSource, Seeds, SkippingSource, can_skip
 from slipway.data.sampler import require_order_version
 from slipway.data.workers import has_running_workers
+from slipway.dist.existing_group import count_ranks
 from slipway.rng.permutation import ORDER_VERSION
 from slipway.rng.seeding import Purpose, derive
 
@@ -202,6 +204,7 @@ class Feed:
                     f"slipway.Sampler divides the samples among {sampler.ranks} ranks, but the model's data-parallel "
                     f"mesh has {self._world.size}.",
                 )
+        self._require_samples_of_mesh(loader)
         if self._saved and self.number < self._saved_position.number and self._require_same_ranks(self._saved, epoch):
             return Pass(iter(()), None)  # this pass had ended before the save
         saved, self._saved = self._saved, None
@@ -291,6 +294,18 @@ class Feed:
         warn(log, "epoch-repeated", "epoch %d begins again, because the number of ranks has changed", epoch + 1)
         self._saved_position = RankPosition()
         return False
+
+    def _require_samples_of_mesh(self, loader: Any) -> None:
+        """Raise a SessionError if a DistributedSampler gives ranks of one tensor-parallel group different samples."""
+        sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
+        if isinstance(sampler, DistributedSampler) and count_ranks() != self._world.size:
+            given, own = (sampler.rank, sampler.num_replicas), (self._world.rank, self._world.size)
+            if given != own:
+                raise SessionError(
+                    "sampler-mesh",
+                    f"DistributedSampler has rank {given[0]} of {given[1]}, but this rank's place in the model's "
+                    f"data-parallel mesh is {own[0]} of {own[1]}: use slipway.Sampler(dataset, mesh=mesh).",
+                )
 
     def _source_of(self, loader: Any) -> SkippingSource | RereadingSource:
         """Return the cached iteration wrapper of ``loader``, which may keep its workers between epochs."""

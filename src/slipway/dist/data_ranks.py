@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from slipway.base.environment import World
 from slipway.base.errors import SessionError
 from slipway.dist.collectives import all_gather_json
 from slipway.dist.communicator import Communicator
+
+MAX_NAMED = 3
+"""Maximum number of tensors that a message names."""
 
 
 class DataRanks(NamedTuple):
@@ -57,9 +64,11 @@ def find_data_ranks(modules: Iterable[nn.Module], comm: Communicator) -> DataRan
     ``fully_shard``, all ranks in a tensor's mesh have the same coordinate.
 
     Raises:
-        SessionError: on every rank, if the meshes do not divide the ranks into equal groups.
+        SessionError: on every rank, if the models are not sharded alike on all ranks, if nothing averages the gradients
+            of a parameter, or if the meshes do not divide the ranks into equal groups.
     """
     modules = [*modules]
+    _require_same_layout(modules, comm)
     own = max((_mesh_of_fsdp(part) for module in modules for part in module.modules()), key=len, default=[])
     together = max((_mesh_of(tensor) for module in modules for tensor in module.parameters()), key=len, default=[])
     gathered = all_gather_json(comm, [own, together])
@@ -83,6 +92,66 @@ def find_data_ranks(modules: Iterable[nn.Module], comm: Communicator) -> DataRan
         error.raised_on_all_ranks = True
         raise error
     return DataRanks(comm.world._replace(rank=coordinates[comm.world.rank], size=size), coordinates)
+
+
+def _require_same_layout(modules: Sequence[nn.Module], comm: Communicator) -> None:
+    """Raise a SessionError on every rank, if the ranks shard other tensors, or in another way: they would deadlock."""
+    layout = [entry for number, module in enumerate(modules) for entry in _layout(number, module)]
+    is_sharded = any(how for _, _, how in layout)
+    digest = hashlib.sha256(json.dumps(layout).encode()).hexdigest()
+    gathered = all_gather_json(comm, [is_sharded, digest])
+    if not any(of_rank for of_rank, _ in gathered):
+        return
+    fault = ""
+    if len({digest for _, digest in gathered}) > 1:
+        rank, first, other = _first_difference(all_gather_json(comm, layout))
+        fault = f"a model is sharded otherwise on rank {rank} than on rank 0: {other}, not {first}."
+    elif comm.world.size > 1 and (names := [name for module in modules for name in _without_average(module)]):
+        more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+        fault = (
+            f"{', '.join(names[:MAX_NAMED])}{more}: each rank would train its own copy, because fully_shard was called "
+            "only for other parts of the model. Call fully_shard(model) after that for its blocks, before the "
+            "optimizer is created."
+        )
+    if fault:
+        error = SessionError("sharded-model", fault)
+        error.raised_on_all_ranks = True
+        raise error
+
+
+def _first_difference(layouts: Sequence[list[list[str]]]) -> tuple[int, str, str]:
+    """Return the first rank whose layout is not that of rank 0, and the first entry of each that differs, as text."""
+    rank = next(rank for rank, other in enumerate(layouts) if other != layouts[0])
+    pairs = itertools.zip_longest(layouts[0], layouts[rank], fillvalue=["nothing"])
+    first, other = next((one, two) for one, two in pairs if one != two)
+    return rank, " ".join(first), " ".join(other)
+
+
+def _layout(number: int, module: nn.Module) -> list[list[str]]:
+    """Return, for each parameter and each part with ``fully_shard``: name, shape and dtype, and how it is sharded."""
+    found = [
+        [f"{number} {name}", "" if is_lazy(value) else f"{value.dtype} {[*value.shape]}", _sharding(value)]
+        for name, value in module.named_parameters()
+    ]
+    for name, part in module.named_modules():
+        for group in fsdp_groups(part):
+            shape = [*group.mesh_info.mesh.mesh.shape]
+            found.append([f"{number} {name}", f"{len(group.fsdp_params)} parameters", f"fully_shard over {shape}"])
+    return found
+
+
+def _sharding(tensor: Any) -> str:
+    """Return a DTensor's placements and the shape of its mesh, as text; "" for another tensor."""
+    return f"{tensor.placements} over {[*tensor.device_mesh.mesh.shape]}" if hasattr(tensor, "device_mesh") else ""
+
+
+def _without_average(module: nn.Module) -> list[str]:
+    """Return the trained parameters beside those of ``fully_shard``, which are whole on each rank."""
+    if not any(map(fsdp_groups, module.modules())):
+        return []
+    return [
+        name for name, value in module.named_parameters() if value.requires_grad and not hasattr(value, "device_mesh")
+    ]
 
 
 def fsdp_groups(module: nn.Module) -> list[Any]:

@@ -16,10 +16,12 @@ from slipway.capture.data_parallel import needs_warm_up
 from slipway.checks.batch_numbers import warn_of_numbering
 from slipway.checks.early_use import EarlyUse
 from slipway.checks.prefetch import PrefetchCheck
+from slipway.checks.shared_forward import SharedForward
 from slipway.checks.unsaved_objects import UnsavedObjects, objects_of
 from slipway.checks.unsaved_optimizers import UnsavedOptimizers
 from slipway.checks.weights_without_steps import CHECK_AFTER_BATCHES, StepCheck
 from slipway.data.loading import Pass
+from slipway.dist.communicator import Communicator
 from slipway.rng.seeding import Purpose
 from slipway.run.run import Run
 from slipway.script.session_program import SessionProgram
@@ -65,6 +67,7 @@ class Loops:
         not_given: UnsavedObjects,
         early_use: EarlyUse,
         ahead: PrefetchCheck,
+        shared_forward: SharedForward,
         without_warm_up: Iterable[str],
     ) -> None:
         """Continue ``run`` from its checkpoint.
@@ -77,11 +80,13 @@ class Loops:
             not_given: finds objects that the script has not passed to the session.
             early_use: detects use of the models before training continues.
             ahead: detects whether the script reads batches ahead.
+            shared_forward: compares forward passes of sharded models between the ranks.
             without_warm_up: names of the models that need ``Session.warm_up``.
         """
         self._not_given, self._early_use, self._ahead = not_given, early_use, ahead
         self._script, self._run, self._counter = script, run, counter
         self._feed, self._generators, self._pending = script.feed, script.generators, script.pending
+        self.shared_forward = shared_forward
         self._stepless = StepCheck(script.parameters, optimizers)
         self._pass: Current | None = None
         self._in_epoch = self._has_left_epoch = False
@@ -116,6 +121,7 @@ class Loops:
         if self._pass and self._pass.call and self._pass.is_running:
             _raise_nested("batches", "steps")
         self._settle()
+        self.shared_forward.agree("session.batches")
         if not self._is_in_current_epoch:
             return Batches(iter(()), None)
         self._not_given.find_schedulers(objects_of(sys._getframe().f_back))  # noqa: SLF001
@@ -149,6 +155,7 @@ class Loops:
         self._settle()
         if self._in_epoch:
             self._leave_epoch()
+        self.shared_forward.agree("the end of its training")
         if not self._feed.is_counting:  # steps(total) may request fewer steps than are done
             self._require_resumed("the script")
         if self._run.step == 0 and (self.epoch or (self._feed.is_counting and self._is_unsaved)):
@@ -219,6 +226,7 @@ class Loops:
         """Begin the next epoch; return each optimizer's steps after the last pass of this epoch."""
         self._in_epoch = False
         self._end_pass()
+        self.shared_forward.agree("the end of the epoch")
         self._require_resumed("this epoch")
         steps = self._count_steps_outside()
         self._run.position = self._run.position.next_epoch()
@@ -236,6 +244,7 @@ class Loops:
     def _steps(self, total: int, call: int) -> Iterator[int]:
         self._script.total_steps = total
         self._settle()
+        self.shared_forward.agree("session.steps")
         if not self._is_in_current_epoch:
             return
         feed = self._feed
@@ -250,6 +259,7 @@ class Loops:
         if not current.is_over:
             self._script.require_gradients()
         self._pass = current
+        self.shared_forward.within_pass = True
         self._ahead.begin_pass(self._feed.batch)
         self._script.begin_pass(loader)
         self._pending.begin_pass()
@@ -330,6 +340,7 @@ class Loops:
         if self._continues:
             self._run.wait_for_other_ranks(blocked=self._is_blocked)
         self._script.end_pass()
+        self.shared_forward.within_pass = False
         self._pending.begin_body()
         if not current.call:
             if self._feed.number >= self._script.lowest[0] and not self._script.lowest[1]:
@@ -459,7 +470,7 @@ class Batches(Generic[T]):
 
 @contextlib.contextmanager
 def open_loops(
-    script: SessionProgram, run: Run, objects: Mapping[str, Mapping[str, Any]], *, ranks: int
+    script: SessionProgram, run: Run, objects: Mapping[str, Mapping[str, Any]], comm: Communicator
 ) -> Iterator[Loops]:
     """Yield the session's loops, with step counting, gradient tracking and usage checks active until they close.
 
@@ -467,11 +478,11 @@ def open_loops(
         script: the session's program (``SessionProgram``).
         run: the session's run.
         objects: the session's objects, by kind and name.
-        ranks: number of ranks.
+        comm: communicator of this rank.
     """
     optimizers = objects["optimizer"]
     with contextlib.ExitStack() as stack:
-        counter = StepCounter(optimizers.values(), script.pending.before_step)
+        counter = StepCounter(optimizers.values(), script.before_step)
         stack.callback(counter.close)
         counter.watch(objects["scaler"].values())
         stack.callback(script.pending.close)
@@ -482,6 +493,8 @@ def open_loops(
         early_use = EarlyUse(objects["model"] if script.is_resumed else {})
         stack.callback(early_use.close)
         ahead = PrefetchCheck()
+        shared_forward = SharedForward(objects["model"].values(), comm)
+        stack.callback(shared_forward.close)
         script.save_hooks += [not_given.warn, lambda: ahead.warn(script.feed.batch)]
         loops = Loops(
             script,
@@ -491,7 +504,8 @@ def open_loops(
             not_given=not_given,
             early_use=early_use,
             ahead=ahead,
-            without_warm_up=[name for name, model in objects["model"].items() if needs_warm_up(model, ranks)],
+            shared_forward=shared_forward,
+            without_warm_up=[name for name, model in objects["model"].items() if needs_warm_up(model, comm.world.size)],
         )
         stack.callback(setattr, loops, "have_ended", True)
         yield loops

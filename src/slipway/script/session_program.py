@@ -127,6 +127,15 @@ class SessionProgram:
             states = {name: SavedGenerator.of(each) for name, each in self._given_generators.items()}
             _, self._begun_generators = split(states, "generators")
 
+    def before_step(self, optimizer: Any) -> None:
+        """Record that an optimizer is about to step.
+
+        Raises:
+            SessionError: if ``fully_shard`` holds all gradients of the optimizer, so that the step would do nothing.
+        """
+        self.pending.before_step(optimizer)
+        self._objects.require_reduced(optimizer)
+
     def restore_again(self) -> None:
         """Restore the objects a second time, when training continues; all ranks must call this.
 
@@ -166,21 +175,30 @@ class SessionProgram:
         Logged values are exchanged by ``sync_step`` instead, because their names may differ between ranks.
         """
         passes = float(self._passes % 1024)  # squares and their sums are exact
-        return [passes, passes**2, *self._rank_data.counters()]
+        total = float(self.feed.total or 0) if self._was_sharded else 0.0
+        return [passes, passes**2, total, total**2, float(total > 0), *self._rank_data.counters()]
 
     def on_reduced(self, position: Position, sums: list[float]) -> Position:
         """Return ``position`` unchanged.
 
         Raises:
-            SessionError: on every rank, if the ranks are in different passes and would deadlock, or if they divide
-                different data among them.
+            SessionError: on every rank, if the ranks are in different passes and would deadlock, if those of a sharded
+                model have different numbers of batches, or if they divide different data among them.
         """
-        passes, squares, *data = sums
+        passes, squares, totals, squares_of_totals, known, *data = sums
         if squares * self._comm.world.size != passes**2:
             error = SessionError(
                 "uneven-passes",
                 "some ranks have called session.batches and others have not: call it on all ranks. For a loop on one "
                 "rank only, iterate over the loader directly.",
+            )
+            error.raised_on_all_ranks = True
+            raise error
+        if known == self._comm.world.size and squares_of_totals * known != totals**2:
+            error = SessionError(
+                "uneven-batches",
+                "the ranks have different numbers of batches in this pass, and each forward pass of a sharded model "
+                "needs all ranks: use slipway.Sampler, or drop the batches that other ranks lack.",
             )
             error.raised_on_all_ranks = True
             raise error

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
+from slipway.checkpoint.shards import is_sharded, local_part
 from slipway.state.steps import inner_optimizer
 from slipway.state.wrappers import is_kind
 
@@ -68,8 +69,9 @@ def saved_addresses(optimizer: Optimizer) -> set[int]:
 
 
 def address_of(tensor: Tensor) -> int:
-    """Return the address of the elements of ``tensor``; 0 if it is not strided, for instance sparse."""
-    return tensor.data_ptr() if tensor.layout == torch.strided else 0
+    """Return the address of the elements of ``tensor``, or of this rank's; 0 if it is not strided, or has none."""
+    own = local_part(tensor) if is_sharded(tensor) else tensor
+    return own.data_ptr() if own.layout == torch.strided else 0
 
 
 def tensors_in(tree: Any) -> Iterator[Tensor]:

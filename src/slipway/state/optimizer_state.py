@@ -215,6 +215,12 @@ class OptimizerState:
             loaded = state.get(key)
             if not isinstance(value, Tensor) or not isinstance(loaded, Tensor):
                 continue
+            if is_sharded(parameter) and not is_sharded(value) and value.ndim and value.shape != parameter.shape:
+                raise SessionError(
+                    "different-state",
+                    f"{self._name} was saved with a {key} of shape {[*value.shape]} for a parameter that now has shape "
+                    f"{[*parameter.shape]}: the optimizer got its parameters in another order.",
+                )
             if loaded.shape == parameter.shape:
                 state[key] = torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)
             elif loaded.dtype != value.dtype:
