@@ -146,11 +146,16 @@ def _sharding(tensor: Any) -> str:
 
 
 def _without_average(module: nn.Module) -> list[str]:
-    """Return the trained parameters beside those of ``fully_shard``, which are whole on each rank."""
-    if not any(map(fsdp_groups, module.modules())):
-        return []
+    """Return the trained parameters outside of the parts with ``fully_shard``, which are whole on each rank.
+
+    Those within are ``ignored_params`` of ``fully_shard``, whose gradients the script reduces.
+    """
+    parts = [part for part in module.modules() if hasattr(part, "_get_fsdp_state")]
+    within = {id(parameter) for part in parts for parameter in part.parameters()}
     return [
-        name for name, value in module.named_parameters() if value.requires_grad and not hasattr(value, "device_mesh")
+        name
+        for name, value in module.named_parameters()
+        if parts and value.requires_grad and not hasattr(value, "device_mesh") and id(value) not in within
     ]
 
 
