@@ -34,6 +34,11 @@ def saved_step(folder):
     return int(links[0].resolve().name.removeprefix("step_")) if links else 0
 
 
+def lines(folder, suffix):
+    """Return the lists that a script has appended to the neighbour of its run folder with this suffix."""
+    return [json.loads(line) for line in folder.with_name(f"{folder.name}.{suffix}").read_text().splitlines()]
+
+
 def records(folder):
     """Return the records of metrics.jsonl without their times; [] if there is none, as under Lightning."""
     found = [json.loads(line) for path in folder.glob("metrics.jsonl") for line in path.read_text().splitlines()]

@@ -1,6 +1,5 @@
 """Sharded models in a Session: resumed on other meshes and world sizes, after kills, and from damaged checkpoints."""
 
-import json
 import sys
 from contextlib import ExitStack
 
@@ -9,14 +8,10 @@ from safetensors.torch import load_file
 from torch import nn
 
 from messages import slugs
-from session_runs import SCRIPTS, finish, saved_step
+from session_runs import SCRIPTS, finish, lines, saved_step
 from slipway.checkpoint.export import export
 from slipway.checkpoint.format import read_checkpoint
 from support import free_port, started, unshared
-
-
-def lines(folder, suffix):
-    return [json.loads(line) for line in folder.with_name(f"{folder.name}.{suffix}").read_text().splitlines()]
 
 
 def run(folder, kind, ranks, *flags, code=0):

@@ -1,11 +1,12 @@
 """A model that is sharded in one of several ways, in a Session.
 
-    sharded.py [--kind fsdp|hsdp|tp|ddp|mixed] [--epochs N] [--stop-at STEP] [--disk-full-at STEP] [--without-mesh]
+    sharded.py [--kind fsdp|hsdp|tp|ddp|mixed] [--samples N] [--epochs N] [--stop-at STEP] [--disk-full-at STEP]
+               [--without-mesh]
 
 At the opening and after each step the ranks append lines to RUN_DIR's neighbours: rank 0 a digest of the whole state to
 RUN_DIR.states, and each rank its sample numbers to RUN_DIR.samples. At the step of --stop-at rank 0 gets SIGTERM.
 From that of --disk-full-at on, the last rank can write no file. Sizes are such that most of 3, 4 or 8 ranks get unequal
-parts, and some none.
+parts, and some none. The best checkpoint is that of the first epoch.
 """
 
 import argparse
@@ -25,8 +26,6 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 import slipway
-
-SAMPLES = 97
 
 
 def shard(model, kind):
@@ -68,6 +67,7 @@ def append(suffix, *values):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--kind", default="fsdp")
+    parser.add_argument("--samples", type=int, default=97)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--stop-at", type=int)
     parser.add_argument("--disk-full-at", type=int)
@@ -84,11 +84,11 @@ def main():
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-2)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
-    samples = [(number, torch.randn(10), number % 3) for number in range(SAMPLES)]
+    samples = [(number, torch.randn(10), number % 3) for number in range(args.samples)]
     sampler = slipway.Sampler(samples, mesh=None if args.without_mesh else mesh)
     loader = torch.utils.data.DataLoader(samples, batch_size=4, sampler=sampler)
     with slipway.Session(
-        model=model, optimizer=optimizer, scheduler=scheduler, checkpoint_steps=1, best="loss"
+        model=model, optimizer=optimizer, scheduler=scheduler, checkpoint_steps=1, best="loss", minimize=True
     ) as session:
         digest = state_digest(model, optimizer)
         if rank == 0:
