@@ -177,7 +177,7 @@ def memory(field: str) -> float:
 
 
 def measured(train: Training, width: int, interval: int) -> tuple[list[float], float, list[float]]:
-    """Return the stalls in ms on the slowest rank, a checkpoint's size in MB, and the MB by which each rank has grown."""
+    """Return the stalls on the slowest rank in ms, a checkpoint's size in MB, and the growth of each rank in MB."""
     state = build(width)
     with shared_folder() as folder:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # VmHWM, the peak, begins anew

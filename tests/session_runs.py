@@ -39,6 +39,16 @@ def lines(folder, suffix):
     return [json.loads(line) for line in folder.with_name(f"{folder.name}.{suffix}").read_text().splitlines()]
 
 
+def epochs_of(seen):
+    """Return the sample numbers of each epoch; in its last step, in which fewer may be left than ranks, each once."""
+    steps = {}
+    for epoch, step, numbers in seen:
+        steps.setdefault(epoch, {}).setdefault(step, []).extend(numbers)
+    for of_epoch in steps.values():
+        of_epoch[max(of_epoch)] = {*of_epoch[max(of_epoch)]}
+    return [[number for numbers in of_epoch.values() for number in numbers] for of_epoch in steps.values()]
+
+
 def records(folder):
     """Return the records of metrics.jsonl without their times; [] if there is none, as under Lightning."""
     found = [json.loads(line) for path in folder.glob("metrics.jsonl") for line in path.read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""Jobs that train a sharded model: requeued at the time limit, continued on fewer nodes, and after the loss of a node."""
+"""Jobs that train a sharded model: requeued at the time limit, resumed on fewer nodes, and after the loss of a node."""
 
 import re
 
@@ -6,27 +6,23 @@ import pytest
 
 from clusters import rendered
 from messages import assert_warning
-from session_runs import SCRIPTS, content, saved_step
-from sharded_runs import epochs_of, lines
+from session_runs import SCRIPTS, content, epochs_of, lines, saved_step
 
 pytestmark = pytest.mark.prove
 SCRIPT = {"SLIPWAY_SCRIPT": str(SCRIPTS / "sharded.py")}
 AT_LIMIT = ("--time=2", "--signal=B:USR1@30")
 """Slurm checks every 30 s, so the signal comes 60 to 90 s after the start."""
-ONE_NODE = ("--nodes=1", "--gpus-per-node=2", "--cpus-per-task=4")
-DONE = re.compile(r"trained (\d+) steps")
+ONE_NODE = ("--nodes=1",)
 
 
 @pytest.mark.parametrize("way", ["venv", "container"])
 def test_run_requeued_at_time_limit_continues_on_fewer_nodes(request, cluster, tmp_path, table, way):
     out = tmp_path / "run"
     inside = request.getfixturevalue("image") if way == "container" else {}
-    job = cluster.submit(
-        "ddp.job", "--kind", "hsdp", "--epochs", "200", out=out, sbatch=AT_LIMIT, **SCRIPT, **inside
-    )
+    job = cluster.submit("ddp.job", "--kind", "hsdp", "--epochs", "200", out=out, sbatch=AT_LIMIT, **SCRIPT, **inside)
     job.until("resumed at step", limit=300)
     cluster.run("scancel", job.number)
-    job.ends(limit=120)
+    job.ends(limit=120, JobState="CANCELLED")
     saved = saved_step(out)
     again = cluster.resubmit(out, sbatch=ONE_NODE, **inside)
     again.ends(limit=600, JobState="COMPLETED", NumNodes="1")
@@ -38,7 +34,9 @@ def test_run_requeued_at_time_limit_continues_on_fewer_nodes(request, cluster, t
     assert [after[step] for step, _ in opened[1:]] == [digest for _, digest in opened[1:]]
     for numbers in epochs_of(lines(out, "samples")):
         assert sorted(numbers) == [*range(97)]
-    said = [line for line in (job.output + again.output).splitlines() if re.search("out of time|resumed at|trained", line)]
+    said = [
+        line for line in (job.output + again.output).splitlines() if re.search("out of time|resumed at|trained", line)
+    ]
     table(f"FSDP with replicas, {way}: time limit, then one node of two", [[line] for line in said])
 
 

@@ -1,4 +1,4 @@
-"""The language-model recipe examples/llm/train.py: it trains, resumes exactly, and resumes on other numbers of ranks."""
+"""The language-model recipe examples/llm/train.py: it trains, and resumes exactly or on other ranks."""
 
 import os
 import signal

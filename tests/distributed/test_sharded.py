@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from messages import slugs
-from session_runs import SCRIPTS, finish, lines, saved_step
+from session_runs import SCRIPTS, epochs_of, finish, lines, saved_step
 from slipway.checkpoint.export import export
 from slipway.checkpoint.format import read_checkpoint
 from support import free_port, started, unshared
@@ -27,6 +27,10 @@ ALL = [
 ]
 
 
+def spaced(numbers):
+    return " ".join(map(str, numbers))
+
+
 @pytest.mark.parametrize(
     "chain", [pytest.param(CHAIN, id="chain"), pytest.param(ALL + ALL[::-2], marks=pytest.mark.prove, id="all")]
 )
@@ -40,9 +44,11 @@ def test_state_and_samples_are_exact_on_another_mesh(chain, tmp_path, table):
         run(folder, kind, ranks, "--epochs", epochs, "--stop-at", str(step + 2), code=code)
         checkpoint = folder / "checkpoints" / "latest"
         sizes = [file.stat().st_size for file in sorted(checkpoint.glob("shards.*"))]
-        rows.append([kind, str(ranks), str(saved_step(folder) - step), " ".join(map(str, sizes))])
+        read = [size for opened, _, size in sorted(lines(folder, "read")) if opened == step]
+        rows.append([kind, str(ranks), str(saved_step(folder) - step), spaced(read), spaced(sizes)])
         assert saved_step(folder) > step
-    table("ways to shard, ranks, steps, bytes of each rank's file", rows)
+        assert len(read) == ranks
+    table("ways to shard, ranks, steps, bytes that each rank has read, and has written in shards", rows)
     states = lines(folder, "states")
     after = {step: digest for what, step, digest in states if what == "stepped"}
     opened = [(step, digest) for what, step, digest in states if what == "opened"]
@@ -50,16 +56,6 @@ def test_state_and_samples_are_exact_on_another_mesh(chain, tmp_path, table):
     assert [after[step] for step, _ in opened[1:]] == [digest for _, digest in opened[1:]]
     for numbers in epochs_of(lines(folder, "samples"))[:-1]:
         assert sorted(numbers) == [*range(97)]
-
-
-def epochs_of(seen):
-    """Return the sample numbers of each epoch; in its last step, in which fewer may be left than ranks, each once."""
-    steps = {}
-    for epoch, step, numbers in seen:
-        steps.setdefault(epoch, {}).setdefault(step, []).extend(numbers)
-    for of_epoch in steps.values():
-        of_epoch[max(of_epoch)] = {*of_epoch[max(of_epoch)]}
-    return [[number for numbers in of_epoch.values() for number in numbers] for of_epoch in steps.values()]
 
 
 def test_damaged_shard_makes_all_ranks_use_the_checkpoint_before(tmp_path):

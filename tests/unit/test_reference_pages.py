@@ -137,7 +137,16 @@ def test_errors_page_lists_every_slug_with_its_exit_code():
 def test_api_page_lists_public_names_and_only_their_public_members():
     page = PAGES["reference/api.md"]()
     assert re.findall(r"(?m)^## (\w+)$", page) == [
-        *("Session", "Sampler", "peek", "clip_grad_norm_", "PackedImages", "Stopped", "SessionError", "SlipwayCallback"),
+        *(
+            "Session",
+            "Sampler",
+            "peek",
+            "clip_grad_norm_",
+            "PackedImages",
+            "Stopped",
+            "SessionError",
+            "SlipwayCallback",
+        ),
         *("Job", "SubmittedRun", "JobgenError"),
     ]
     assert {*slipway.__all__, *jobgen.__all__} <= set(re.findall(r"(?m)^## (\w+)$", page))

@@ -4,7 +4,8 @@
                [--without-mesh]
 
 At the opening and after each step the ranks append lines to RUN_DIR's neighbours: rank 0 a digest of the whole state to
-RUN_DIR.states, and each rank its sample numbers to RUN_DIR.samples. At the step of --stop-at rank 0 gets SIGTERM.
+RUN_DIR.states, and each rank its sample numbers to RUN_DIR.samples, and the bytes of tensors that it has read, to
+verify and to load the checkpoint, to RUN_DIR.read. At the step of --stop-at rank 0 gets SIGTERM.
 From that of --disk-full-at on, the last rank can write no file. Sizes are such that most of 3, 4 or 8 ranks get unequal
 parts, and some none. The best checkpoint is that of the first epoch.
 """
@@ -26,6 +27,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 import slipway
+from slipway.checkpoint.saved_tensors import SavedTensors
 
 
 def shard(model, kind):
@@ -59,6 +61,18 @@ def state_digest(model, optimizer):
     return hashlib.sha256(b"".join(tensor.detach().contiguous().numpy().tobytes() for tensor in whole)).hexdigest()
 
 
+def readers():
+    """Return a list of all readers of checkpoints that will be created."""
+    found, initialize = [], SavedTensors.__init__
+
+    def register(self, *arguments):
+        found.append(self)
+        initialize(self, *arguments)
+
+    SavedTensors.__init__ = register
+    return found
+
+
 def append(suffix, *values):
     with Path(f"{os.environ['RUN_DIR']}.{suffix}").open("a") as file:
         file.write(json.dumps(values) + "\n")
@@ -87,9 +101,11 @@ def main():
     samples = [(number, torch.randn(10), number % 3) for number in range(args.samples)]
     sampler = slipway.Sampler(samples, mesh=None if args.without_mesh else mesh)
     loader = torch.utils.data.DataLoader(samples, batch_size=4, sampler=sampler)
+    found = readers()
     with slipway.Session(
         model=model, optimizer=optimizer, scheduler=scheduler, checkpoint_steps=1, best="loss", minimize=True
     ) as session:
+        append("read", session.step, rank, sum(reader.bytes_read for reader in found))
         digest = state_digest(model, optimizer)
         if rank == 0:
             append("states", "opened", session.step, digest)
