@@ -96,6 +96,11 @@ ELSEWHERE = {
         "tests/cluster/test_run_command.py",
         'login.follow("--nodes=2", f"runs/{run.name}")',
     ),
+    "jobgen run runs/train-4711 --nodes 1": (
+        "tests/cluster/test_run_command.py",
+        'login.follow("--nodes=2", f"runs/{run.name}")',
+    ),
+    "python examples/llm/memory.py": ("tests/distributed/test_llm_memory.py", "memory.main()"),
     "jobgen run runs/my_train-4711 --time 8:00:00": (
         "tests/cluster/test_run_command.py",
         'login.follow("--nodes=2", f"runs/{run.name}")',
@@ -373,6 +378,7 @@ ELSEWHERE = {
 """Commands that need minutes or root: each with a test, or a file of CI, and the part of it that runs the command."""
 
 NOWHERE = {
+    "slipway export runs/llm exported --extra runs/llm/inputs/*.json": "needs an export to folders",
     "make prove": "runs the tests that `make test` leaves out, this one's neighbours among them",
     ".venv/bin/python -m pip install dask-jobqueue cryptography": "downloads what the tests' environment has",
     "pip install .": "downloads nothing but msgspec; tests/wheel installs the wheel",

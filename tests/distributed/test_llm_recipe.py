@@ -1,4 +1,4 @@
-"""The language-model recipe examples/llm/train.py: it trains, and resumes exactly or on other ranks."""
+"""The language-model recipe examples/llm/train.py: it trains, and resumes exactly, also on other numbers of ranks."""
 
 import os
 import signal

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jobgen.cli import main
-from readme import DRY_RUNS
+from readme import DRY_RUNS, ROOT
 
 SITE = """
 name = "mine"
@@ -38,6 +38,7 @@ def folder(login_node, monkeypatch):
         (here / name).touch()
     for name in ("my_train.py", "my_session.py", "my_fsdp.py"):
         (here / name).write_text("import torch.distributed\n")
+    (here / "examples").symlink_to(ROOT / "examples")
     (here / "mine.toml").write_text(SITE)
     monkeypatch.setenv("HOME", str(home))
     return here

@@ -11,6 +11,7 @@ from torch.optim.swa_utils import AveragedModel
 from attempts import Attempt, terminate, whole_and_stopped
 from messages import refused, slugs
 from slipway import Session, Stopped
+from slipway.rng.loader_generators import reachable
 
 pytestmark = pytest.mark.usefixtures("agree_after_each_step")
 
@@ -273,3 +274,14 @@ def test_session_without_main_script_requires_folder(tmp_path, monkeypatch):
     with refused("session-arguments", "folder"):
         Attempt(None).open().__enter__()
     assert not [*tmp_path.iterdir()]
+
+
+def test_search_reads_only_stored_items_of_a_mapping():
+    """The mappings of transformers import a module for each value that they return."""
+
+    class Lazy(dict):
+        def values(self):
+            raise AssertionError
+
+    stored = nn.Linear(1, 1)
+    assert any(found is stored for found in reachable([Lazy(layer=stored)]))
