@@ -19,12 +19,12 @@ ONE_NODE = ("--nodes=1",)
 def test_run_requeued_at_time_limit_continues_on_fewer_nodes(request, cluster, tmp_path, table, way):
     out = tmp_path / "run"
     inside = request.getfixturevalue("image") if way == "container" else {}
-    job = cluster.submit("ddp.job", "--kind", "hsdp", "--epochs", "200", out=out, sbatch=AT_LIMIT, **SCRIPT, **inside)
+    job = cluster.submit("ddp.job", "--kind", "hsdp", "--epochs", "100", out=out, sbatch=AT_LIMIT, **SCRIPT, **inside)
     job.until("resumed at step", limit=300)
     cluster.run("scancel", job.number)
     job.ends(limit=120, JobState="CANCELLED")
     saved = saved_step(out)
-    again = cluster.resubmit(out, sbatch=ONE_NODE, **inside)
+    again = cluster.resubmit(out, folder=tmp_path, sbatch=ONE_NODE)
     again.ends(limit=600, JobState="COMPLETED", NumNodes="1")
     states = lines(out, "states")
     after = {step: digest for what, step, digest in states if what == "stepped"}
@@ -43,7 +43,7 @@ def test_run_requeued_at_time_limit_continues_on_fewer_nodes(request, cluster, t
 def test_run_that_loses_node_and_rank_ends_as_undisturbed_one(cluster_with_spare, tmp_path):
     cluster = cluster_with_spare
     script = rendered(tmp_path, "ddp", "example", "spares=1")
-    flags = ["--kind", "fsdp", "--epochs", "100"]
+    flags = ["--kind", "fsdp", "--epochs", "60"]
     job = cluster.submit(script, *flags, out=tmp_path / "run", **SCRIPT)
     job.until("step 50 ")
     cluster.control("on", "node2", "pkill", "-KILL", "--oldest", "--exact", "python")

@@ -79,6 +79,7 @@ def test_page_shows_the_table(memory, capsys, monkeypatch):
     assert capsys.readouterr().out in (ROOT / "docs" / "howto" / "language-model.md").read_text()
 
 
+@pytest.mark.prove
 def test_first_row_of_the_table_is_current(memory, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["memory.py", "0.1B"])
     memory.main()

@@ -6,7 +6,10 @@ import sys
 
 import pytest
 
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
 from session_runs import content, differences, records, saved_step
+from slipway.__main__ import main
 from support import INSIDE, ROOT, launch_words, started, status
 
 SCRIPT = ROOT / "examples" / "llm" / "train.py"
@@ -62,6 +65,20 @@ def test_own_text_is_learned_and_a_stopped_run_ends_with_the_same_bits(tmp_path,
     stop(stopped, 2, text)
     finish(stopped, 2, text)
     assert differences(content(whole), content(stopped)) == []
+    exported = tmp_path / "exported"
+    assert main(["export", str(whole), str(exported), "--extra", *map(str, (whole / "inputs").glob("*.json"))]) == 0
+    model, tokenizer = (kind.from_pretrained(exported) for kind in (AutoModelForCausalLM, AutoTokenizer))
+    tokens = tokenizer(TEXT, return_tensors="pt").input_ids[:, :16]
+    assert model(tokens, labels=tokens).loss < losses(whole)[0]
+
+
+@pytest.mark.prove
+def test_recipe_continues_from_a_folder_of_weights(tmp_path, text):
+    first, second, exported = tmp_path / "first", tmp_path / "second", tmp_path / "exported"
+    finish(first, 2, text)
+    assert main(["export", str(first), str(exported), "--extra", str(first / "inputs")]) == 0
+    finish(second, 3, text, "--weights", str(exported), "--epochs", "1", "--lr", "1e-9")
+    assert losses(second) == [pytest.approx(losses(first)[-1], rel=1e-3)]
 
 
 @pytest.mark.parametrize("ranks", [pytest.param(ranks, marks=pytest.mark.prove) for ranks in (1, 3)])

@@ -60,8 +60,15 @@ MANY_RUNS = [
     ("uneven", 2, ""),
     ("sharded", 3, "--epochs 20"),
     *(("sharded", 4, f"--kind {kind} --epochs 20") for kind in ("fsdp", "hsdp", "tp", "mixed")),
+    ("llm", 4, f"--text {ROOT}/LICENSE --vocabulary 300 --sequence 16 --batch 24 --micro-batch 2 --epochs 30"),
 ]
-PRELOAD = {"accelerate_example": ["accelerate"], "lightning_example": ["lightning.pytorch"]}
+RECIPES = {"llm": ROOT / "examples" / "llm" / "train.py"}
+"""Scripts that are not in tests/scripts/session."""
+PRELOAD = {
+    "accelerate_example": ["accelerate"],
+    "lightning_example": ["lightning.pytorch"],
+    "llm": ["transformers.models.llama.modeling_llama", "transformers.models.gpt2.tokenization_gpt2"],
+}
 
 
 class Case(NamedTuple):
@@ -76,7 +83,7 @@ class Case(NamedTuple):
 def cases():
     for kills, runs, mark in [(FEW, FEW_RUNS, pytest.mark.core), (MANY, MANY_RUNS, pytest.mark.prove)]:
         for name, ranks, flags in runs:
-            words = [name, str(ranks), str(kills), *flags.replace("-", "").split()]
+            words = [name, str(ranks), str(kills), *flags.replace("-", "").replace(f"{ROOT}/", "").split()]
             yield pytest.param(Case(name, ranks, flags, kills), marks=mark, id="-".join(words))
 
 
@@ -98,7 +105,8 @@ class Runs:
     def __init__(self, case, folder):
         self.folder, self.ranks = folder, case.ranks
         self._printed, self._preload = folder.with_suffix(".stdout"), PRELOAD.get(case.name, ())
-        program = [str(ROOT / "tests" / "stdout_to.py"), str(self._printed), str(SCRIPTS / f"{case.name}.py")]
+        script = RECIPES.get(case.name, SCRIPTS / f"{case.name}.py")
+        program = [str(ROOT / "tests" / "stdout_to.py"), str(self._printed), str(script)]
         alone = [*INSIDE, "python" if INSIDE else sys.executable, *program]
         ranks = launch_words("forked", case.ranks, program=program)[:-1]
         self._words = [*(alone if case.ranks == 1 else ranks), *case.flags.split()]
