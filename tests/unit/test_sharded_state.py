@@ -33,6 +33,8 @@ def test_gradients_that_are_not_reduced_are_found():
     model.set_requires_gradient_sync(False)
     model(torch.ones(1, 4)).sum().backward()
     assert gradients.unreduced() == ["model"]
+    assert gradients.unreduced(sgd(model)) == ["model"]
+    assert gradients.unreduced(sgd(sharded())) == []
 
 
 def test_partial_sums_cannot_be_saved():

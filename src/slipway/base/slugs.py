@@ -1480,7 +1480,7 @@ GROUPS: Dict[str, Dict[str, Message]] = {
             "rank of a sharded model writes its own part to the run folder.",
             "Use a run folder on a disk that all nodes share: `Session(folder=...)`, or RUN_DIR of the job.",
         ),
-        "replicas-differ": Message(
+        "unequal-replicas": Message(
             EXIT_FAILED,
             "Ranks that hold the same part of a sharded model (HSDP, or tensor parallelism) begin with different "
             "values of it. `fully_shard` does not broadcast weights.",

@@ -123,7 +123,7 @@ class SavedObjects:
         """
         if any(parameter.grad is not None for parameter in parameters_in(optimizer)):
             return
-        if names := self._gradients.unreduced():
+        if names := self._gradients.unreduced(optimizer):
             raise SessionError(
                 "gradients-not-reduced",
                 f"an optimizer steps without gradients, because those of {', '.join(names)} are not reduced over the "

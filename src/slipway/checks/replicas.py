@@ -33,7 +33,7 @@ def require_equal_replicas(models: Mapping[str, nn.Module], comm: Communicator) 
             other, expected = first.setdefault(f"{name} {offset} {size}", (rank, found))
             if found != expected:
                 error = SessionError(
-                    "replicas-differ",
+                    "unequal-replicas",
                     f"{name}: ranks {other} and {rank} hold the same part of it with different values. fully_shard "
                     "does not broadcast weights: call torch.manual_seed(0) before the model is created.",
                 )

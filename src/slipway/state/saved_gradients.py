@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from slipway.base.errors import SessionError
 from slipway.checkpoint.shards import is_sharded
 from slipway.dist.data_ranks import fsdp_groups
+from slipway.state.optimizer_attributes import parameters_in
 from slipway.state.wrappers import unwrap
 
 
@@ -33,14 +34,21 @@ class SavedGradients:
         self.wait = False
         """Whether gradients wait for an optimizer step, so that ``state_dict`` contains their values."""
 
-    def unreduced(self) -> list[str]:
+    def unreduced(self, parameters_of: Any = None) -> list[str]:
         """Return the modules of which ``fully_shard`` holds gradients that it has not reduced, which no ``.grad`` has.
 
         That is so after a backward pass under ``set_requires_gradient_sync(False)`` or the like.
+
+        Args:
+            parameters_of: an optimizer: only gradients together with which its own are reduced; None for all.
         """
+        own = None if parameters_of is None else {*map(id, parameters_in(parameters_of))}
         found = []
         for name, module in self._modules.items():
             groups = [group for part in module.modules() for group in fsdp_groups(part)]
+            groups = [
+                each for each in groups if own is None or own & {id(one.sharded_param) for one in each.fsdp_params}
+            ]
             parameters = [parameter for group in groups for parameter in group.fsdp_params]
             kept = [*(getattr(each, "_partial_reduce_output", None) for each in groups)]
             kept += [getattr(each, "unsharded_accumulated_grad", None) for each in parameters]
