@@ -5,7 +5,6 @@ import signal
 import sys
 
 import pytest
-
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from session_runs import content, differences, records, saved_step
