@@ -1,12 +1,10 @@
 """Print the memory that a GPU needs to train each size of model of train.py (docs/howto/language-model.md).
 
-    python examples/llm/memory.py [SIZE...]
-
 Computed on tensors without data, on a machine without GPUs. Not counted: the CUDA context, the workspaces of libraries,
 and the allocator's rounding; leave a tenth of the GPU for them.
 """
 
-import sys
+import argparse
 from contextlib import contextmanager
 
 import torch
@@ -90,9 +88,12 @@ def gigabytes(count):
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sizes", nargs="*", choices=[[], *SIZES], metavar="SIZE", help="default: all but tiny")
+    args = parser.parse_args()
     print("| `--size` | parameters | 1 GPU | 4 GPUs | 8 GPUs | 64 GPUs | activations | not checkpointed |")
     print("|---|---|---|---|---|---|---|---|")
-    for size in sys.argv[1:] or [size for size in SIZES if size != "tiny"]:
+    for size in args.sizes or [size for size in SIZES if size != "tiny"]:
         config = make_config(size, vocabulary=VOCABULARY, end=0, sequence=SEQUENCE)
         parameters = deep(lambda shape: states_of(shape, 1)[0], config) // 4
         cells = [deep(lambda shape, count=count: sum(states_of(shape, count)), config) for count in GPUS]

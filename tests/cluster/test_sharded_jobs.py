@@ -24,7 +24,7 @@ def test_run_requeued_at_time_limit_continues_on_fewer_nodes(request, cluster, t
     cluster.run("scancel", job.number)
     job.ends(limit=120, JobState="CANCELLED")
     saved = saved_step(out)
-    again = cluster.resubmit(out, folder=tmp_path, sbatch=ONE_NODE)
+    again = cluster.resubmit(out, folder=tmp_path, sbatch=ONE_NODE, **inside)
     again.ends(limit=600, JobState="COMPLETED", NumNodes="1")
     states = lines(out, "states")
     after = {step: digest for what, step, digest in states if what == "stepped"}

@@ -2,14 +2,13 @@
 
 import os
 import signal
-import sys
 
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from session_runs import content, differences, records, saved_step
 from slipway.__main__ import main
-from support import INSIDE, ROOT, launch_words, started, status
+from support import ROOT, launch_words, started, status
 
 SCRIPT = ROOT / "examples" / "llm" / "train.py"
 PRELOAD = ["transformers.models.llama.modeling_llama", "transformers.models.gpt2.tokenization_gpt2"]
@@ -26,8 +25,7 @@ def text(tmp_path):
 
 
 def attempt(folder, ranks, text, *flags):
-    alone = [*INSIDE, "python" if INSIDE else sys.executable, str(SCRIPT)]
-    words = alone if ranks == 1 else launch_words("forked", ranks, program=[str(SCRIPT)])[:-1]
+    words = launch_words("forked", ranks, program=[str(SCRIPT)])[:-1]
     log = folder.with_name(f"{folder.name}.{saved_step(folder)}.log")
     flags = ["--text", str(text), *SMALL, *flags]
     return started([*words, *flags], log, preload=PRELOAD, RUN_DIR=str(folder))
@@ -86,3 +84,29 @@ def test_stopped_run_ends_on_another_number_of_ranks(tmp_path, text, ranks):
     finish(tmp_path / "run", ranks, text)
     assert losses(tmp_path / "run")[-1] < losses(tmp_path / "run")[0]
     assert status(tmp_path / "run")["state"] == "done"
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--batch", "7"], "--batch"),
+        (["--sequence", "100000"], "--sequence"),
+        (["--text", "gone.txt"], "gone.txt"),
+        (["--text", "latin1.txt"], "latin1.txt"),
+        (["--weights", "run"], "--weights run"),
+    ],
+)
+def test_flags_that_do_not_fit_are_refused_and_leave_no_inputs(tmp_path, text, monkeypatch, flags, named):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "latin1.txt").write_bytes("\xe4".encode("latin-1"))
+    said = finish(tmp_path / "run", 2, text, *flags, code=2)
+    assert f"train.py: error: {named}" in said or named in said.partition("train.py: error: ")[2]
+    assert not (tmp_path / "run" / "inputs" / "flags").exists()
+
+
+@pytest.mark.prove
+def test_run_is_not_continued_with_other_flags(tmp_path, text):
+    stop(tmp_path / "run", 2, text)
+    for flags in (["--vocabulary", "290"], ["--epochs", "4"]):
+        assert flags[0] in finish(tmp_path / "run", 2, text, *flags, code=2).partition("train.py: error: ")[2]
+    finish(tmp_path / "run", 2, text, "--micro-batch", "3")

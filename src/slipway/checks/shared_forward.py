@@ -50,12 +50,11 @@ class SharedForward:
         if (other := next((each for each in found if each != found[0]), None)) is None:
             return
         ranks = [str(rank) for rank, each in enumerate(found) if each == found[0]]
-        slug = "uneven-forward" if FORWARD in found else "uneven-passes"
-        error = SessionError(
-            slug,
+        text = (
             f"rank(s) {', '.join(ranks)} came to {found[0]}, and others to {other}: each forward pass of a sharded "
-            "model, and each session.batches, needs all ranks. Call it on all of them.",
+            "model, and each session.batches, needs all ranks. Call it on all of them."
         )
+        error = SessionError("uneven-forward", text) if FORWARD in found else SessionError("uneven-passes", text)
         error.raised_on_all_ranks = True
         raise error
 

@@ -216,8 +216,8 @@ class ModuleAttributes:
             for module in modules:
                 if wrapped_child(module):
                     continue
-                for key in module._non_persistent_buffers_set:  # noqa: SLF001
-                    if (buffer := module._buffers.get(key)) is not None:  # noqa: SLF001
+                for key, buffer in module._buffers.items():  # noqa: SLF001 -- in the same order on all ranks
+                    if buffer is not None and key in module._non_persistent_buffers_set:  # noqa: SLF001
                         yield AttributePlace(name, key, True), buffer
                 for key, value in vars(module).items():
                     if key not in BASE_ATTRIBUTES:
