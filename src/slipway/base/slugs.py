@@ -1471,8 +1471,8 @@ GROUPS: Dict[str, Dict[str, Message]] = {
             EXIT_FAILED,
             "A model on the meta device has no values. A Session fills models that are sharded, from a checkpoint or "
             "`weights`, except for buffers that no file holds (`persistent=False`).",
-            "Pass `Session(weights=...)`; or call `model.to_empty(device=device)` and initialize the model, before the "
-            "Session. Replace modules with such buffers by new ones, built outside of `torch.device('meta')`.",
+            "Shard the model and pass `Session(weights=...)`; or call `model.to_empty(device=device)` and initialize "
+            "the model, before the Session. Replace modules with such buffers by new ones, built outside of `torch.device('meta')`.",
         ),
         "folder-not-shared": Message(
             EXIT_FAILED,
