@@ -1472,7 +1472,8 @@ GROUPS: Dict[str, Dict[str, Message]] = {
             "A model on the meta device has no values. A Session fills models that are sharded, from a checkpoint or "
             "`weights`, except for buffers that no file holds (`persistent=False`).",
             "Shard the model and pass `Session(weights=...)`; or call `model.to_empty(device=device)` and initialize "
-            "the model, before the Session. Replace modules with such buffers by new ones, built outside of `torch.device('meta')`.",
+            "the model, before the Session. Replace modules with such buffers by new ones, built outside of "
+            "`torch.device('meta')`.",
         ),
         "folder-not-shared": Message(
             EXIT_FAILED,
