@@ -289,7 +289,7 @@ class TestStore:
         store.set_aside_after(8)
         assert {(store.path / link).readlink() for link in ("latest", "best")} == {Path("step_00000008")}
 
-    @pytest.mark.parametrize("broken", ["_read_manifest", "load_file", "_sha256"])
+    @pytest.mark.parametrize("broken", ["read_manifest", "load_file", "_sha256"])
     def test_disk_error_is_not_reported_as_damage(self, store, monkeypatch, broken):
         add(store, 1, 2)
 

@@ -34,7 +34,8 @@ def materialize(name: str, module: nn.Module) -> None:
     """
     parameters: list[Any] = [tensor for tensor in module.parameters() if is_sharded(tensor)]
     if not parameters:
-        raise SessionError("meta-tensors", f"{name} is on the meta device and not sharded.")
+        first = next(path for path, tensor in _tensors(module) if tensor.is_meta)
+        raise SessionError("meta-tensors", f"{name}: {first} is on the meta device, and the model is not sharded.")
     if lost := [*_unsaved_buffers(module)]:
         raise SessionError(
             "meta-tensors",
