@@ -21,7 +21,7 @@ import torch, torch.distributed as dist
 sys.path.insert(0, {str(FOLDER)!r})
 import memory, train
 dist.init_process_group("gloo")
-model = train.make_model(train.make_config("tiny", **{SMALL!r}), torch.device("cpu"), "float32")
+model = train.make_model(train.make_config("tiny", **{SMALL!r}), torch.device("cpu"), torch.float32)
 optimizer = torch.optim.AdamW(model.parameters())
 tokens = torch.zeros(2, 64, dtype=torch.int64)
 model(tokens, labels=tokens, use_cache=False).loss.backward()

@@ -24,7 +24,7 @@ def shortened(command):
     if command == "make train":
         return f'{command} ARGS="{SHORT.strip()}{SMALL}"'
     if "examples/llm/train.py" in command:
-        return f"{command} --epochs 1 --sequence 512"
+        return f"{command.partition(' --text')[0]} --text README.md docs/start/*.md --epochs 1 --sequence 64"
     if DRY.match(command):
         return command if "--dry-run" in command else f"{command} --dry-run"
     trains = any(
